@@ -1,0 +1,38 @@
+# make run: set everything up and do the main job on real data.   make test: set everything up and pass the tests.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: run test setup lint bench pins clean
+
+run: setup
+	$(BIN)/pel-ray quickstart
+
+test: setup lint
+	$(BIN)/pytest
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "pel-ray needs Python 3.10 or newer: make PYTHON=python3.11 ..."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cpu,quickstart,dev]'
+	@touch $(READY)
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: setup
+	@for file in benchmarks/*.py; do $(BIN)/python $$file $(BENCH) || exit 1; done
+
+# Pins what a fresh environment holds now.
+pins: setup
+	{ head -n 1 constraints.txt; $(BIN)/pip freeze --exclude-editable | sed -e 's/ @ .*//' -e 's/+cpu$$//'; } > constraints.new
+	mv constraints.new constraints.txt
+	@touch $(READY)
+
+clean:
+	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,283 @@
+"""Artefact folders: what a step leaves behind, and how a rerun knows that it is done.
+
+A finished folder has a `manifest.json`, written last. It lists the files that count, so replacing work means
+writing new files beside the old ones and then swapping the manifest: the old work stays whole until the new
+one is. While a step runs, `unfinished.json` says what it is making; a folder with neither file is not ours.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import resource
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
+from typing import Any
+
+import pel_ray
+from pel_ray.errors import ArtifactError
+from pel_ray.storage import TEMPORARY_SUFFIX, Location
+
+MANIFEST = "manifest.json"
+UNFINISHED = "unfinished.json"
+
+
+@dataclass(frozen=True)
+class Input:
+    """A file or folder that a step reads, known by what it holds and not by where it lies."""
+
+    path: str
+    digest: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a step is asked to make; two requests with one fingerprint make the same folder."""
+
+    kind: str
+    inputs: Mapping[str, Input]
+    settings: Mapping[str, Any]
+    version: int = 1
+    """Raised when the step's own code starts to make something else of the same inputs and settings."""
+
+    @property
+    def fingerprint(self) -> str:
+        canonical = json.dumps(self._what_counts(), sort_keys=True, ensure_ascii=False)
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+    def differences(self, other: Request) -> list[str]:
+        """The keys in which the work in a folder (`other`) differs from this request."""
+        here, there = _flat(self._what_counts()), _flat(other._what_counts())
+        return [
+            _difference(key, there.get(key), here.get(key))
+            for key in sorted(here.keys() | there.keys())
+            if here.get(key) != there.get(key)
+        ]
+
+    def _what_counts(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "version": self.version,
+            "inputs": {role: {"content": source.digest} for role, source in self.inputs.items()},
+            "settings": dict(self.settings),
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Request:
+        inputs = {role: Input(**source) for role, source in content["inputs"].items()}
+        return cls(kind=content["kind"], inputs=inputs, settings=content["settings"], version=content["version"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What is in a finished folder and how it came to be."""
+
+    request: Request
+    files: Mapping[str, int]
+    """Name and bytes of every file that counts, so that a cut-off copy is noticed."""
+    counts: Mapping[str, Any]
+    versions: Mapping[str, str]
+    command: str
+    seconds: float
+    peak_memory_bytes: int
+    finished_at: str
+
+    def to_json(self) -> dict[str, Any]:
+        content = asdict(self) | {"fingerprint": self.request.fingerprint}
+        return content | content.pop("request")
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Manifest:
+        rest = {name: content[name] for name in cls.__dataclass_fields__ if name != "request"}
+        return cls(request=Request.from_json(content), **rest)
+
+
+@dataclass
+class Work:
+    """A folder in the making."""
+
+    folder: Location
+    request: Request
+    counts: dict[str, Any] = field(default_factory=dict)
+    files: dict[str, int] = field(default_factory=dict)
+    seconds: float | None = None
+    """Of the step's own work, where it shares the time with another; else from start to manifest."""
+
+    @contextmanager
+    def writing(self, stem: str, suffix: str) -> Iterator[Any]:
+        """A stream to a new file, which counts once the block has ended well."""
+        # The tag keeps the files of an --overwrite apart from those the old manifest still lists.
+        name = f"{stem}-{self.request.fingerprint[:8]}{suffix}"
+        with (self.folder / name).writing() as stream:
+            yield stream
+        self.files[name] = (self.folder / name).size()
+
+
+def read_manifest(folder: Location) -> Manifest:
+    """The manifest of a finished folder whose files are all there, or an error that says what is wrong."""
+    manifest = _manifest_or_none(folder)
+    if manifest is None:
+        raise ArtifactError(f"{folder} {_why_no_manifest(folder)}")
+    for name, size in manifest.files.items():
+        file = folder / name
+        found = file.size() if file.is_file() else None
+        if found != size:
+            state = "is missing" if found is None else f"has {found:,} bytes"
+            raise ArtifactError(
+                f"{file} {state}, its manifest says {size:,} bytes. Make {folder} again with --overwrite, "
+                "or copy it again from where it is whole"
+            )
+    return manifest
+
+
+def finished(folder: Location, request: Request, *, overwrite: bool = False) -> Manifest | None:
+    """The manifest if this request has been carried out here, nothing if it is to be carried out now.
+
+    A folder with anything else in it is refused: other work unless it may be overwritten, foreign files always.
+    """
+    manifest, begun = _manifest_or_none(folder), _unfinished_or_none(folder)
+    if manifest is None and begun is None:
+        foreign = [name for name in folder.names() if not name.endswith(TEMPORARY_SUFFIX)]
+        if foreign:
+            raise ArtifactError(
+                f"{folder} holds files that are not pel-ray's ({foreign[0]}). Choose another --out folder"
+            )
+    if overwrite:
+        return None
+    if begun is not None:
+        _refuse_other_work(folder, request, begun, "holds unfinished work of another kind")
+    if manifest is not None:
+        _refuse_other_work(folder, request, manifest.request, "holds other work")
+        return read_manifest(folder)
+    return None
+
+
+@contextmanager
+def building(folder: Location, request: Request) -> Iterator[Work]:
+    """The folder in the making; finished with its manifest when the block ends well, cleared when it fails."""
+    began = time.monotonic()
+    old = _manifest_or_none(folder)
+    old_files = set(old.files) if old else set()
+    work = Work(folder, request)
+    created = _missing_folders(folder)
+    try:
+        _clear(folder, keep=old_files | {MANIFEST})
+        _write_json(folder / UNFINISHED, request.to_json())
+        yield work
+        _write_json(folder / MANIFEST, _manifest_of(work, work.seconds or time.monotonic() - began).to_json())
+    except BaseException:
+        _clear(folder, keep=old_files | {MANIFEST})
+        for location in created:
+            location.delete_folder_if_empty()
+        raise
+    _clear(folder, keep=set(work.files) | {MANIFEST})
+
+
+def _manifest_of(work: Work, seconds: float) -> Manifest:
+    import pyarrow
+
+    # Linux counts ru_maxrss in KiB, macOS in bytes.
+    unit = 1 if sys.platform == "darwin" else 1024
+    return Manifest(
+        request=work.request,
+        files=work.files,
+        counts=work.counts,
+        versions={
+            "pel_ray": pel_ray.__version__,
+            "python": platform.python_version(),
+            "pyarrow": pyarrow.__version__,
+        },
+        command=shlex.join(["pel-ray", *sys.argv[1:]]),
+        seconds=round(seconds, 3),
+        peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit,
+        finished_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    )
+
+
+def _clear(folder: Location, keep: set[str]) -> None:
+    """Deletes what our steps wrote and no manifest counts; a foreign folder never gets this far."""
+    for name in folder.names():
+        if name not in keep:
+            (folder / name).delete_file()
+
+
+def _missing_folders(folder: Location) -> list[Location]:
+    """The folders that writing here will create, innermost first."""
+    missing = []
+    while folder.is_local and not folder.exists():
+        missing.append(folder)
+        folder = folder.parent
+    return missing
+
+
+def _manifest_or_none(folder: Location) -> Manifest | None:
+    content = _read_json(folder / MANIFEST)
+    return None if content is None else _parsed(folder / MANIFEST, Manifest, content)
+
+
+def _unfinished_or_none(folder: Location) -> Request | None:
+    content = _read_json(folder / UNFINISHED)
+    return None if content is None else _parsed(folder / UNFINISHED, Request, content)
+
+
+def _parsed(file: Location, shape: Any, content: Any) -> Any:
+    try:
+        return shape.from_json(content)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ArtifactError(f"{file} is not a pel-ray {file.name}: {error!r}. Choose another folder") from error
+
+
+def _read_json(file: Location) -> Any:
+    if not file.is_file():
+        return None
+    try:
+        return json.loads(file.read_bytes())
+    except ValueError as error:
+        raise ArtifactError(f"{file} is damaged ({error}). Delete its folder and make it again") from error
+
+
+def _write_json(file: Location, content: Mapping[str, Any]) -> None:
+    file.write_bytes((json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def _why_no_manifest(folder: Location) -> str:
+    if (folder / UNFINISHED).is_file():
+        return "is unfinished: run the command that was making it again"
+    if not folder.exists():
+        return "does not exist"
+    return f"is not a pel-ray folder: it has no {MANIFEST}"
+
+
+def _refuse_other_work(folder: Location, request: Request, found: Request, holds: str) -> None:
+    differences = request.differences(found)
+    if differences:
+        raise ArtifactError(
+            f"{folder} {holds}: {'; '.join(differences)}. "
+            "Choose another --out folder, or pass --overwrite to replace it"
+        )
+
+
+def _difference(key: str, there: Any, here: Any) -> str:
+    if key.startswith("inputs."):
+        role = key.removeprefix("inputs.").removesuffix(".content")
+        return f"the content of {role} is another" if here and there else f"{role} is {'new' if here else 'gone'}"
+    return f"{key.removeprefix('settings.')} is {there!r} there and {here!r} here"
+
+
+def _flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in nested.items():
+        if isinstance(value, Mapping) and value:
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat

@@ -1,0 +1,92 @@
+"""How results look in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from pel_ray.artifacts import Manifest
+
+MIN_WIDTH = 110
+_console = Console(highlight=False)
+if not _console.is_terminal:
+    # A log has no width of its own, and tables wrapped at 80 columns are hard to read.
+    _console = Console(highlight=False, width=MIN_WIDTH)
+
+
+def say(text: str = "") -> None:
+    _console.print(escape(text), soft_wrap=True)
+
+
+def heading(text: str) -> None:
+    _console.print(f"\n[bold]{escape(text)}[/bold]", soft_wrap=True)
+
+
+def show_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, num_text_columns: int = 1) -> None:
+    """A table whose first columns are text and the others figures."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for number, name in enumerate(columns):
+        is_text = number < num_text_columns
+        table.add_column(name, justify="left" if is_text else "right", overflow="fold" if is_text else "ellipsis")
+    for row in rows:
+        table.add_row(*(escape(figure(value)) for value in row))
+    _console.print(table)
+
+
+def figure(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def show_sources(counts: Mapping[str, Any]) -> None:
+    """What was read, kept, dropped and why."""
+    rows: list[tuple[Any, ...]] = []
+    for subject, count in counts.items():
+        rows.append((subject, count["read"], count["kept"], count["read"] - count["kept"]))
+        rows += [(f"  dropped: {reason}", "", "", number) for reason, number in count["dropped"].items() if number]
+        rows += [(f"  of these: {remark}", "", number, "") for remark, number in count["notes"].items() if number]
+    show_table(("", "read", "kept", "dropped"), rows)
+    for subject, count in counts.items():
+        for example in count["examples"]:
+            say(f"  dropped from {subject}, for example: {example}")
+
+
+def show_splits(splits: Mapping[str, Mapping[str, Any]], title: str = "split") -> None:
+    """The table of a data set's statistics that papers print."""
+    names = list(next(iter(splits.values()))) if splits else []
+    show_table(("", *((split or "(no split)") for split in splits)), [
+        (name, *(splits[split].get(name) for split in splits)) for name in names
+    ])  # fmt: skip
+
+
+def show_manifest(manifest: Manifest) -> None:
+    size = sum(manifest.files.values())
+    show_table(
+        ("", ""),
+        [
+            ("kind", manifest.request.kind),
+            ("rows", figure(manifest.counts.get("rows"))),
+            ("files", f"{len(manifest.files)}, {human_bytes(size)}"),
+            ("fingerprint", manifest.request.fingerprint[:16]),
+            ("made by", manifest.command),
+            ("finished", f"{manifest.finished_at}, in {manifest.seconds:.1f} s"),
+            ("peak memory", human_bytes(manifest.peak_memory_bytes)),
+            ("versions", ", ".join(f"{name} {version}" for name, version in manifest.versions.items())),
+        ]
+        + [(f"input {role}", source.path) for role, source in manifest.request.inputs.items()]
+        + [(f"setting {name}", str(value)) for name, value in manifest.request.settings.items()],
+        num_text_columns=2,
+    )
+
+
+def human_bytes(count: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"

@@ -1,0 +1,39 @@
+"""The errors a user can cause or mend.
+
+PelRayError
+├── InputError       a source file that does not hold what it should
+├── SettingsError    a job spec, --set or option that cannot be meant
+├── ArtifactError    a folder that holds other, unfinished or damaged work
+├── StorageError     a disk or bucket that refuses to be read or written
+└── MissingPackage   an optional package that this command needs
+
+The command line prints any of these as one line and exits 1. Everything else is a bug and keeps its
+traceback.
+"""
+
+
+class PelRayError(Exception):
+    """Something a user can mend; its text says what was found, what was expected and what to do."""
+
+
+class InputError(PelRayError):
+    """A source file that does not hold what it should; `where` is the file, with a line if there is one."""
+
+    def __init__(self, where: str, problem: str) -> None:
+        super().__init__(f"{where}: {problem}")
+
+
+class SettingsError(PelRayError):
+    """A job spec, --set or option that cannot be meant."""
+
+
+class ArtifactError(PelRayError):
+    """A folder that holds other, unfinished or damaged work."""
+
+
+class StorageError(PelRayError):
+    """A disk or bucket that refuses to be read or written."""
+
+
+class MissingPackage(PelRayError):
+    """An optional package that this command needs."""

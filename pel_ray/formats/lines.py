@@ -1,0 +1,127 @@
+"""Lines of a source file, plain or gzipped, whole or split into parts, local or in a bucket.
+
+A line number and a clear error for everything that makes a file unreadable: empty, cut short, binary, not UTF-8.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, BinaryIO
+
+from pel_ray.errors import InputError
+from pel_ray.storage import Location, storage_errors
+
+BUFFER_BYTES = 1 << 20
+_GZIP = b"\x1f\x8b"
+_FOREIGN = {
+    b"PK\x03\x04": "a zip archive",
+    b"\xfd7zXZ": "an xz archive",
+    b"BZh": "a bzip2 archive",
+    b"\x28\xb5\x2f\xfd": "a zstandard archive",
+    b"PAR1": "a Parquet file",
+    b"%PDF": "a PDF file",
+    b"\xff\xfe": "UTF-16 text",
+    b"\xfe\xff": "UTF-16 text",
+}
+
+
+class Lines:
+    """Iterates over `(line number, text)`, without line ends; `where(n)` names a line in an error."""
+
+    def __init__(self, parts: Sequence[Location], on_bytes: Callable[[int], None] | None = None) -> None:
+        self.name = str(parts[0]) if len(parts) == 1 else f"{parts[0]}..{parts[-1].name}"
+        self._parts = parts
+        self._on_bytes = on_bytes
+
+    def where(self, number: int) -> str:
+        return f"{self.name}:{number}"
+
+    def __iter__(self) -> Iterator[tuple[int, str]]:
+        number = 0
+        with _Parts(self._parts, self._on_bytes) as raw:
+            buffered = io.BufferedReader(raw, BUFFER_BYTES)
+            stream = self._text_stream(buffered)
+            while True:
+                line = self._next(stream, number + 1)
+                if not line:
+                    return
+                number += 1
+                yield number, self._decoded(line, number)
+
+    def _text_stream(self, buffered: io.BufferedReader[Any]) -> BinaryIO:
+        start = buffered.peek(8)[:8]
+        if not start:
+            raise InputError(self.name, "is empty")
+        for magic, kind in _FOREIGN.items():
+            if start.startswith(magic):
+                raise InputError(self.name, f"is {kind}, expected UTF-8 text, plain or gzipped. Convert it first")
+        if start.startswith(_GZIP):
+            return io.BufferedReader(gzip.GzipFile(fileobj=buffered), BUFFER_BYTES)
+        return buffered
+
+    def _next(self, stream: BinaryIO, number: int) -> bytes:
+        try:
+            return stream.readline()
+        except EOFError as error:
+            raise InputError(self.where(number), "the gzip file is cut short. Download or copy it again") from error
+        except (gzip.BadGzipFile, zlib.error) as error:
+            raise InputError(
+                self.where(number), f"the gzip file is damaged ({error}). Download or copy it again"
+            ) from error
+
+    def _decoded(self, line: bytes, number: int) -> str:
+        line = line.removesuffix(b"\n").removesuffix(b"\r")
+        if number == 1:
+            line = line.removeprefix(b"\xef\xbb\xbf")
+        if b"\0" in line:
+            raise InputError(self.where(number), "holds a NUL byte: it is binary, expected UTF-8 text")
+        try:
+            return line.decode()
+        except UnicodeDecodeError as error:
+            raise InputError(
+                self.where(number),
+                f"byte 0x{line[error.start]:02x} at column {error.start + 1} is not UTF-8. "
+                "Convert the file first, for example with: iconv -f LATIN1 -t UTF-8",
+            ) from error
+
+
+class _Parts(io.RawIOBase):
+    """The bytes of several files as one stream.
+
+    Joined before decompression, which serves both ways of splitting: a gzip file cut into pieces, and pieces
+    gzipped one by one (a gzip stream may have several members).
+    """
+
+    def __init__(self, parts: Sequence[Location], on_bytes: Callable[[int], None] | None) -> None:
+        self._remaining = list(parts)
+        self._stream: BinaryIO | None = None
+        self._part = parts[0]
+        self._on_bytes = on_bytes or (lambda _: None)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        while True:
+            if self._stream is None:
+                if not self._remaining:
+                    return 0
+                self._part = self._remaining.pop(0)
+                self._stream = self._part.open_input()
+            with storage_errors(self._part, "read"):
+                content = self._stream.read(len(buffer))
+            if content:
+                buffer[: len(content)] = content
+                self._on_bytes(len(content))
+                return len(content)
+            self._stream.close()
+            self._stream = None
+
+    def close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+        super().close()

@@ -1,0 +1,225 @@
+"""PubTator documents as MedMentions, BC5CDR and the NCBI disease corpus write them.
+
+    26797704|t|The Impact of Deployment ...
+    26797704|a|Since 9/11, military service ...
+    26797704<TAB>99<TAB>115<TAB>military service<TAB>T097<TAB>C1550414
+
+Offsets count characters of title, one separator, abstract. An id of `-1` or `-` is NIL, `A|B` and `A;B` are
+several ids, `A+B` is a composite mention, a seventh column names the parts of a composite, and four-column lines are
+relations between entities, which linking does not use.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from pel_ray.errors import InputError
+from pel_ray.formats.lines import Lines
+from pel_ray.formats.spans import cut_left, cut_right, unique_id
+from pel_ray.schema import Mention
+from pel_ray.tally import Tally
+
+_TEXT_LINE = re.compile(r"([^|\t]+)\|([ta])\|(.*)", re.DOTALL)
+_ID_SEPARATOR = re.compile(r"[|;+]")
+_NIL_IDS = frozenset({"", "-", "-1", "NIL"})
+
+
+@dataclass(frozen=True, slots=True)
+class Annotation:
+    """One annotated span as the file states it."""
+
+    line: int
+    start: int
+    end: int
+    text: str
+    types: tuple[str, ...]
+    ids: tuple[str, ...]
+    composite: bool
+
+
+@dataclass(slots=True)
+class Document:
+    """One abstract with its annotations, in the order of the file."""
+
+    document_id: str
+    line: int
+    title: str = ""
+    abstract: str = ""
+    annotations: list[Annotation] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        return f"{self.title} {self.abstract}"
+
+
+def read_documents(lines: Lines, tally: Tally) -> Iterator[Document]:
+    """Documents one by one; a bad annotation or a repeated document stops or is counted, as the tally says."""
+    seen: dict[str, int] = {}
+    for document in _grouped(lines, tally):
+        tally.read("documents")
+        first = seen.setdefault(document.document_id, document.line)
+        if first == document.line:
+            yield document
+            continue
+        tally.problem(
+            "documents",
+            "stands twice",
+            lines.where(document.line),
+            f"document {document.document_id} stands here and at line {first}. Remove one, or pass --on-error skip",
+        )
+        tally.drop("mentions", "in a document that stands twice", len(document.annotations))
+    if not seen:
+        raise InputError(lines.name, "holds no PubTator document, which starts with a line `PMID|t|title`")
+
+
+def _grouped(lines: Lines, tally: Tally) -> Iterator[Document]:
+    document: Document | None = None
+    has_abstract = False
+    for number, line in lines:
+        match = _TEXT_LINE.fullmatch(line)
+        if match and match[2] == "t":
+            if document is not None:
+                yield document
+            document, has_abstract = Document(match[1], number, title=match[3]), False
+        elif match and document is not None and not has_abstract:
+            _check_document(match[1], document, lines.where(number))
+            document.abstract, has_abstract = match[3], True
+        elif match:
+            raise InputError(lines.where(number), "is an abstract without a title line `PMID|t|title` before it")
+        elif line.strip():
+            _annotate(document, line, number, lines, tally)
+        elif document is not None:
+            yield document
+            document = None
+    if document is not None:
+        yield document
+
+
+def _annotate(document: Document | None, line: str, number: int, lines: Lines, tally: Tally) -> None:
+    columns = line.split("\t")
+    if document is not None and len(columns) >= 4 and not _is_number(columns[1]):
+        _check_document(columns[0], document, lines.where(number))
+        tally.read("relations")
+        tally.drop("relations", "not used in linking")
+        return
+    tally.read("mentions")
+    fault = _fault(document, columns)
+    if document is None or fault:
+        tally.problem("mentions", "malformed line", lines.where(number), fault)
+        return
+    _check_document(columns[0], document, lines.where(number))
+    _, start, end, text, types, ids, *parts = columns
+    document.annotations.append(
+        Annotation(
+            line=number,
+            start=int(start),
+            end=int(end),
+            text=text,
+            types=tuple(filter(None, types.split(","))),
+            ids=tuple(name for name in _ID_SEPARATOR.split(ids) if name not in _NIL_IDS),
+            composite="+" in ids or bool(parts and parts[0]),
+        )
+    )
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()
+
+
+def _fault(document: Document | None, columns: list[str]) -> str:
+    """What is wrong with an annotation line, or nothing."""
+    if document is None:
+        return "is an annotation without a document `PMID|t|title` before it"
+    if len(columns) not in (6, 7):
+        return f"has {len(columns)} tab-separated columns, expected 6 (document, start, end, text, type, id) or 7"
+    if not (_is_number(columns[1]) and _is_number(columns[2])):
+        return f"start and end are {columns[1]!r} and {columns[2]!r}, expected whole numbers"
+    return ""
+
+
+def _check_document(document_id: str, document: Document, where: str) -> None:
+    if document_id != document.document_id:
+        raise InputError(where, f"belongs to document {document_id!r}, but stands in {document.document_id!r}")
+
+
+def mentions_of(
+    document: Document,
+    where: Callable[[int], str],
+    tally: Tally,
+    *,
+    context: int,
+    split: str = "",
+    strip_prefixes: Iterable[str] = (),
+    keep_composites: bool = True,
+) -> Iterator[Mention]:
+    """The mentions of one document, each checked against the text it claims to stand for."""
+    text = document.text
+    ids_used: set[str] = set()
+    for annotation in document.annotations:
+        span = _found_span(annotation, text)
+        if span is None:
+            tally.problem(
+                "mentions",
+                "text and offsets disagree",
+                where(annotation.line),
+                f"the text at {annotation.start}-{annotation.end} is "
+                f"{text[annotation.start : annotation.end]!r}, the annotation says {annotation.text!r}. "
+                "Correct it, or pass --on-error skip to leave such mentions out",
+            )
+            continue
+        if annotation.composite:
+            if not keep_composites:
+                tally.drop("mentions", "composite")
+                continue
+            tally.note("mentions", "composite, all parts kept as golds")
+        if span != (annotation.start, annotation.end):
+            tally.note("mentions", "offsets moved past invisible marks")
+        if not annotation.ids:
+            tally.note("mentions", "NIL")
+        start, end = span
+        yield Mention(
+            mention_id=unique_id(f"{document.document_id}:{start}-{end}", ids_used),
+            document_id=document.document_id,
+            context_left=cut_left(text[:start], context),
+            mention=text[start:end],
+            context_right=cut_right(text[end:], context),
+            entity_ids=_without_prefixes(annotation.ids, strip_prefixes),
+            split=split,
+            types=annotation.types,
+            where=where(annotation.line),
+        )
+
+
+def _found_span(annotation: Annotation, text: str) -> tuple[int, int] | None:
+    """Where the annotated text stands: at its offsets, or moved by invisible marks that the annotator's tool lost."""
+    wanted = _plain(annotation.text)
+    if not wanted:
+        return None
+    if text[annotation.start : annotation.end].replace("\n", " ") == annotation.text.replace("\n", " "):
+        return annotation.start, annotation.end
+    num_marks = len(text) - len(_plain(text))
+    for shift in range(num_marks + 1):
+        for start in (annotation.start + shift, annotation.start - shift):
+            for end in range(start + len(wanted), min(start + len(wanted) + num_marks, len(text)) + 1):
+                if start >= 0 and num_marks and _plain(text[start:end]) == wanted:
+                    return start, end
+    return None
+
+
+def _plain(text: str) -> str:
+    """Without the invisible format marks (U+200E and the like), which shift offsets in one MedMentions document."""
+    if text.isascii():
+        return text
+    return "".join(character for character in text if unicodedata.category(character) != "Cf")
+
+
+def _without_prefixes(ids: Iterable[str], prefixes: Iterable[str]) -> tuple[str, ...]:
+    kept = []
+    for name in ids:
+        for prefix in prefixes:
+            name = name.removeprefix(prefix)
+        kept.append(name)
+    return tuple(dict.fromkeys(kept))

@@ -1,0 +1,118 @@
+"""Job specs: strict settings that come from defaults, a YAML file, --set and flags, in that order.
+
+An unknown key stops the run before it starts, and the error names the nearest known one.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from pel_ray.errors import SettingsError
+from pel_ray.storage import locate_file
+
+
+class Settings(BaseModel):
+    """What a step can be told; each field is explained under its name, and --help shows it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, validate_default=True)
+
+
+SettingsType = TypeVar("SettingsType", bound=Settings)
+
+
+def resolve(
+    model: type[SettingsType],
+    *,
+    spec: str | None = None,
+    sets: Sequence[str] = (),
+    flags: Mapping[str, Any] | None = None,
+) -> SettingsType:
+    """The settings of one run, checked."""
+    values: dict[str, Any] = {}
+    if spec is not None:
+        values = read_spec(spec)
+    for assignment in sets:
+        _assign(values, assignment)
+    values |= flags or {}
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        raise SettingsError(_explained(model, error, spec)) from error
+
+
+def read_spec(path: str) -> dict[str, Any]:
+    file = locate_file(path)
+    try:
+        content = yaml.safe_load(file.read_bytes().decode())
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{file}: is not UTF-8 text. Expected a YAML job spec") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or str(error)
+        raise SettingsError(f"{file}{line}: is not YAML: {' '.join(problem.split())}") from error
+    if content is None:
+        raise SettingsError(f"{file}: is empty, expected `key: value` settings")
+    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
+        raise SettingsError(f"{file}: is a {type(content).__name__}, expected `key: value` settings")
+    return content
+
+
+def to_yaml(settings: Settings) -> str:
+    return yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def _assign(values: dict[str, Any], assignment: str) -> None:
+    """Applies `a.b=c` from the command line; the value is read as YAML, so lists and numbers work."""
+    path, equals, text = assignment.partition("=")
+    if not equals or not path:
+        raise SettingsError(f"--set {assignment}: expected key=value, as in --set train.lr=2e-5")
+    *parents, last = path.split(".")
+    for name in parents:
+        values = values.setdefault(name, {})
+        if not isinstance(values, dict):
+            raise SettingsError(f"--set {assignment}: {name} is {values!r}, which has no keys of its own")
+    try:
+        values[last] = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise SettingsError(f"--set {assignment}: {text!r} is not a value (quote it?)") from error
+
+
+def _explained(model: type[Settings], error: ValidationError, spec: str | None) -> str:
+    problems = [_problem(model, detail) for detail in error.errors()]
+    return (f"{spec}: " if spec else "") + "; ".join(problems)
+
+
+def _problem(model: type[Settings], detail: Any) -> str:
+    path = [str(part) for part in detail["loc"]]
+    key = ".".join(path)
+    if detail["type"] == "extra_forbidden":
+        known = _fields_at(model, path[:-1])
+        near = difflib.get_close_matches(path[-1], known, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]!r}?" if near else f"known keys are {', '.join(known)}"
+        return f"unknown key {key!r}; {hint}"
+    if detail["type"] == "missing":
+        return f"{key!r} is missing"
+    message = detail["msg"].removeprefix("Value error, ")
+    return f"{key or 'settings'} is {detail['input']!r}: {message[0].lower()}{message[1:]}" if key else message
+
+
+def _fields_at(model: type[BaseModel], path: Sequence[str]) -> list[str]:
+    for name in path:
+        field = model.model_fields.get(name)
+        inner = field and next(
+            (kind for kind in (field.annotation, *get_args(field.annotation)) if _is_model(kind)), None
+        )
+        if not inner:
+            return []
+        model = inner
+    return list(model.model_fields)
+
+
+def _is_model(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)

@@ -1,0 +1,88 @@
+"""import umls: the Metathesaurus becomes a KB."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from pel_ray.errors import InputError
+from pel_ray.formats import umls
+from pel_ray.formats.semantic_types import (
+    ST21PV_SOURCES,
+    ST21PV_TYPES,
+    find_types,
+    type_names,
+    with_descendants,
+)
+from pel_ray.schema import Entity
+from pel_ray.steps.importing import ImportSettings, Outcome, Reading, Table, import_tables
+from pel_ray.storage import Location, locate
+
+
+class UmlsSettings(ImportSettings):
+    """UMLS in Rich Release Format: MRCONSO, MRSTY and, where there is one, MRDEF; plain, gzipped or split."""
+
+    folder: str
+    """Folder with MRCONSO.RRF, MRSTY.RRF and MRDEF.RRF (also .RRF.gz, or .RRF.aa.gz, .RRF.ab.gz, ...)."""
+    types: list[str] = ["st21pv"]
+    """Semantic types to keep, by id or name; st21pv: the 21 types of MedMentions ST21pv (the paper's KB); all."""
+    descendants: bool = True
+    """Keep the types below the named ones in the semantic tree too."""
+    sources: list[str] = ["all"]
+    """Vocabularies of which a concept must have a name; st21pv: the 18 of MedMentions ST21pv; all."""
+    language: str = "ENG"
+    """Language of the names to keep."""
+    definition_sources: list[str] = ["NCI", "MSH", "GO"]
+    """Whose definition to prefer, best first; after them the first that is not suppressed."""
+
+    elsewhere: ClassVar[frozenset[str]] = ImportSettings.elsewhere | {"folder"}
+
+
+def import_umls(settings: UmlsSettings) -> list[Outcome]:
+    folder = locate(settings.folder)
+    sources = {table: _parts(folder, table) for table in umls.NUM_FIELDS}
+    if not sources["MRDEF"]:
+        del sources["MRDEF"]
+    for name in ("MRCONSO", "MRSTY"):
+        if not sources[name]:
+            raise InputError(str(folder), f"has no {name}.RRF (nor {name}.RRF.gz, {name}.RRF.aa.gz, ...)")
+    rules = _rules(settings)
+
+    def rows(reading: Reading) -> Iterator[Entity]:
+        definitions = reading.lines("MRDEF") if "MRDEF" in sources else None
+        return umls.read_entities(reading.lines("MRCONSO"), reading.lines("MRSTY"), definitions, rules, reading.tally)
+
+    table = Table(
+        kind="kb",
+        sources=sources,
+        settings=settings.what_counts() | {"types": sorted(rules.types), "sources": sorted(rules.sources)},
+        rows=rows,
+        subject="concepts",
+        sorted_ids=True,
+    )
+    return import_tables(settings, [table])
+
+
+def _parts(folder: Location, table: str) -> list[Location]:
+    """The file of a table, or its parts in the order of their names; whole files win over parts beside them."""
+    names = folder.names()
+    for whole in (f"{table}.RRF", f"{table}.RRF.gz"):
+        if whole in names:
+            return [folder / whole]
+    return [folder / name for name in names if name.startswith(f"{table}.RRF.")]
+
+
+def _rules(settings: UmlsSettings) -> umls.Rules:
+    types: frozenset[str] = frozenset()
+    if settings.types != ["all"]:
+        wanted = [name for word in settings.types for name in (ST21PV_TYPES if word == "st21pv" else (word,))]
+        ids = {name: type_id for type_id, name in type_names().items()}
+        types = frozenset(ids[name] for name in find_types(wanted, ids, "--types"))
+        types = with_descendants(types) if settings.descendants else types
+    sources = [name for word in settings.sources for name in (ST21PV_SOURCES if word == "st21pv" else (word,))]
+    return umls.Rules(
+        types=types,
+        sources=frozenset() if settings.sources == ["all"] else frozenset(sources),
+        language=settings.language,
+        definition_sources=settings.definition_sources,
+    )

@@ -1,0 +1,196 @@
+"""What all importers share: sources with a fingerprint, rows checked and counted, folders that finish together."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from pel_ray.artifacts import Input, Manifest, Request, Work, building, finished, read_manifest
+from pel_ray.errors import InputError
+from pel_ray.formats.lines import BUFFER_BYTES, Lines
+from pel_ray.formats.spans import split_name
+from pel_ray.progress import byte_progress
+from pel_ray.schema import Entity, Mention
+from pel_ray.spec import Settings
+from pel_ray.storage import Location, locate, locate_file, storage_errors
+from pel_ray.tables import grouped, write_tables
+from pel_ray.tally import OnError, Tally
+
+_SPLIT = re.compile(r"[A-Za-z_]\w*")
+Kind = Literal["kb", "mentions"]
+Sources = Mapping[str, Sequence[Location]]
+"""The role of a source (`MRCONSO`, `corpus`) -> its file, or its parts in order."""
+
+
+class ImportSettings(Settings):
+    """What every importer can be told."""
+
+    out: str
+    """Data set folder (or URI) to write; its tables become OUT/kb and OUT/mentions."""
+    on_error: OnError = "stop"
+    """At a bad record: stop with an error, or skip it and count it."""
+    overwrite: bool = False
+    """Replace a finished folder that was made from other sources or settings."""
+
+    elsewhere: ClassVar[frozenset[str]] = frozenset({"out", "overwrite"})
+    """Fields that do not say what is made: where it goes, and sources, which count by their content."""
+
+    def what_counts(self, *others: str) -> dict[str, Any]:
+        settings = self.model_dump(mode="json", exclude=set(self.elsewhere) | set(others))
+        return {"importer": type(self).__name__.removesuffix("Settings").lower()} | settings
+
+
+class MentionImportSettings(ImportSettings):
+    """What importers of mentions can be told."""
+
+    context: int = Field(default=2048, ge=0)
+    """Characters of context to keep on each side of a mention; 2048 is more than 512 word pieces can use."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a reader gets: lines by role, and the tally to count with."""
+
+    sources: Sources
+    tally: Tally
+    on_bytes: Callable[[int], None]
+
+    def lines(self, role: str) -> Lines:
+        return Lines(self.sources[role], self.on_bytes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """One table to import: from what, by which settings, and how its rows are read."""
+
+    kind: Kind
+    sources: Sources
+    settings: Mapping[str, Any]
+    rows: Callable[[Reading], Iterable[Any]]
+    subject: str
+    """What the tally calls one row: entities, terms, concepts, mentions."""
+    sorted_ids: bool = False
+    """The ids come in ascending order, so duplicates show without remembering them all."""
+    passes: int = 1
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A finished folder, and whether this run made it or found it."""
+
+    folder: Location
+    manifest: Manifest
+    is_new: bool
+
+
+def import_tables(settings: ImportSettings, tables: Sequence[Table]) -> list[Outcome]:
+    """Imports all tables or none: what one of them finds wrong leaves nothing behind of the others."""
+    out = locate(settings.out)
+    requests = [_request(table) for table in tables]
+    done = [
+        finished(out / table.kind, request, overwrite=settings.overwrite)
+        for table, request in zip(tables, requests, strict=True)
+    ]
+    with ExitStack() as stack:
+        for table, request, manifest in zip(tables, requests, done, strict=True):
+            if manifest is None:
+                work = stack.enter_context(building(out / table.kind, request))
+                _fill(work, table, settings.on_error)
+    return [
+        Outcome(out / table.kind, manifest or read_manifest(out / table.kind), manifest is None)
+        for table, manifest in zip(tables, done, strict=True)
+    ]
+
+
+def split_files(arguments: Sequence[str], option: str) -> dict[str, tuple[str, Location]]:
+    """`[SPLIT=]FILE` arguments by role (`train 1`, `file 2`): the split, empty where none is named, and the file."""
+    found: dict[str, tuple[str, Location]] = {}
+    for number, argument in enumerate(arguments, start=1):
+        name, equals, path = argument.partition("=")
+        named = bool(equals) and _SPLIT.fullmatch(name) is not None and not locate(argument).exists()
+        split = split_name(name) if named else ""
+        found[f"{option} {number}"] = (split, locate_file(path if named else argument))
+    return found
+
+
+def one_file(path: str) -> list[Location]:
+    return [locate_file(path)]
+
+
+def _request(table: Table) -> Request:
+    inputs = {role: _input(parts) for role, parts in table.sources.items()}
+    return Request(kind=table.kind, inputs=inputs, settings=table.settings)
+
+
+def _input(parts: Sequence[Location]) -> Input:
+    digest = hashlib.sha256()
+    for part in parts:
+        with part.open_input() as stream, storage_errors(part, "read"):
+            while block := stream.read(BUFFER_BYTES):
+                digest.update(block)
+    return Input(path=" ".join(map(str, parts)), digest=digest.hexdigest())
+
+
+def _fill(work: Work, table: Table, on_error: OnError) -> None:
+    began = time.monotonic()
+    tally = Tally(on_error)
+    total = table.passes * sum(part.size() for parts in table.sources.values() for part in parts)
+    with byte_progress(f"reading {table.kind}", total) as on_bytes:
+        rows = table.rows(Reading(table.sources, tally, on_bytes))
+        num_rows = write_tables(work, grouped(table.kind, _checked(rows, table, tally)))
+    if num_rows == 0:
+        raise InputError(_names(table.sources), f"nothing to keep as {table.kind}{_why_nothing(tally, table.subject)}")
+    if num_rows != tally.kept(table.subject):
+        raise RuntimeError(f"{table.subject}: counted {tally.kept(table.subject)} kept, wrote {num_rows}")
+    work.counts["sources"] = tally.to_json()
+    work.seconds = time.monotonic() - began
+
+
+def _checked(rows: Iterable[Any], table: Table, tally: Tally) -> Iterator[Any]:
+    """Passes on rows that have what every row needs: a new id, and a title or a text."""
+    seen: set[str] = set()
+    previous = ""
+    for row in rows:
+        row_id, text, missing = _essentials(row)
+        if not row_id:
+            tally.problem(table.subject, "without an id", row.where, "has an empty id")
+        elif not text.strip():
+            tally.problem(table.subject, f"without a {missing}", row.where, f"{row_id} has no {missing}")
+        elif row_id <= previous if table.sorted_ids else row_id in seen:
+            tally.problem(
+                table.subject,
+                "id stands twice",
+                row.where,
+                f"the id {row_id} stands twice. Ids must be unique",
+            )
+        else:
+            yield row
+        if table.sorted_ids:
+            previous = row_id
+        else:
+            seen.add(row_id)
+
+
+def _essentials(row: Entity | Mention) -> tuple[str, str, str]:
+    if isinstance(row, Entity):
+        return row.entity_id, row.title, "title"
+    return row.mention_id, row.mention, "text"
+
+
+def _names(sources: Sources) -> str:
+    return ", ".join(Lines(parts).name for parts in sources.values())
+
+
+def _why_nothing(tally: Tally, subject: str) -> str:
+    counts = tally.to_json().get(subject)
+    if not counts:
+        return f": it holds no {subject}"
+    reasons = ", ".join(f"{count:,} {reason}" for reason, count in counts["dropped"].items())
+    return f": {counts['read']:,} {subject} read, all dropped ({reasons})"

@@ -1,0 +1,79 @@
+"""show: what a folder holds, readable in a terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow.compute as pc
+
+from pel_ray import console
+from pel_ray.artifacts import MANIFEST, read_manifest
+from pel_ray.errors import ArtifactError
+from pel_ray.storage import Location, locate
+from pel_ray.tables import TableFolder
+
+TABLE_KINDS = ("kb", "mentions")
+CELL_WIDTH = 300
+
+
+def show_folder(where: str, num_rows: int, *, manifest: bool = True) -> None:
+    """Prints an artefact folder, or all artefacts directly below a folder."""
+    folder = locate(where)
+    if (folder / MANIFEST).is_file():
+        found = [folder]
+    else:
+        found = [folder / name for name in folder.names() if (folder / name / MANIFEST).is_file()]
+    if not found:
+        read_manifest(folder)
+        raise ArtifactError(f"{folder} holds no finished pel-ray folder")
+    for location in found:
+        _show_one(location, num_rows, manifest)
+    show_coverage(folder)
+
+
+def _show_one(folder: Location, num_rows: int, with_manifest: bool) -> None:
+    manifest = read_manifest(folder)
+    kind = manifest.request.kind
+    console.heading(f"{folder} ({kind}, {manifest.counts.get('rows', 0):,} rows)")
+    if with_manifest:
+        console.show_manifest(manifest)
+        console.say()
+    if kind == "kb":
+        console.show_table(("", ""), manifest.counts["kb"].items())
+    elif kind == "mentions":
+        console.show_splits(manifest.counts["splits"])
+    if kind in TABLE_KINDS:
+        for row in TableFolder(folder, manifest).head(num_rows):
+            console.say()
+            console.show_table(("", ""), _readable(row, kind), num_text_columns=2)
+
+
+def _readable(row: dict[str, Any], kind: str) -> list[tuple[str, str]]:
+    if kind == "mentions":
+        text = f"{row.pop('context_left')[-120:]}[[{row.pop('mention')}]]{row.pop('context_right')[:120]}"
+        row = {"mention": text, **row, "entity_ids": row["entity_ids"] or "NIL"}
+    return [(name, _cell(value)) for name, value in row.items() if value]
+
+
+def _cell(value: Any) -> str:
+    text = " | ".join(value) if isinstance(value, list) else str(value)
+    return text if len(text) <= CELL_WIDTH else f"{text[:CELL_WIDTH]}... ({len(text):,} characters)"
+
+
+def show_coverage(data: Location) -> None:
+    """Says how many golds the KB beside the mentions lacks: they stay, and count as wrong in evaluation."""
+    if not all((data / kind / MANIFEST).is_file() for kind in TABLE_KINDS):
+        return
+    golds: dict[str, int] = {}
+    for table in TableFolder.open(data / "mentions", "mentions").tables(["entity_ids"]):
+        for pair in pc.value_counts(pc.list_flatten(table["entity_ids"])).to_pylist():
+            golds[pair["values"]] = golds.get(pair["values"], 0) + pair["counts"]
+    num_golds, num_entities = sum(golds.values()), len(golds)
+    for table in TableFolder.open(data / "kb", "kb").tables(["entity_id", "alternative_ids"]):
+        for name in table["entity_id"].to_pylist() + pc.list_flatten(table["alternative_ids"]).to_pylist():
+            golds.pop(name, None)
+    console.say()
+    console.say(
+        f"golds not in the KB: {sum(golds.values()):,} of {num_golds:,} "
+        f"({len(golds):,} of {num_entities:,} distinct entities)"
+    )

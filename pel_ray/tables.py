@@ -1,0 +1,92 @@
+"""Reading and writing the Parquet tables of an artefact folder, a row group at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pel_ray.artifacts import Manifest, Work, read_manifest
+from pel_ray.errors import ArtifactError
+from pel_ray.schema import SCHEMAS, Entity, Mention, num_characters, table_of
+from pel_ray.statistics import statistics_of
+from pel_ray.storage import Location
+
+ROWS_PER_FILE = 500_000
+ROWS_PER_GROUP = 16_384
+CHARACTERS_PER_GROUP = 32 << 20
+
+
+def grouped(kind: str, rows: Iterable[Entity | Mention]) -> Iterator[pa.Table]:
+    """Rows as tables that are small enough to hold."""
+    group: list[Entity | Mention] = []
+    characters = 0
+    for row in rows:
+        group.append(row)
+        characters += num_characters(row)
+        if len(group) == ROWS_PER_GROUP or characters > CHARACTERS_PER_GROUP:
+            yield table_of(kind, group)
+            group, characters = [], 0
+    if group:
+        yield table_of(kind, group)
+
+
+def write_tables(work: Work, tables: Iterable[pa.Table]) -> int:
+    """Writes all tables into the folder and its counts into the manifest; returns the number of rows."""
+    kind = work.request.kind
+    statistics = statistics_of(kind)
+    num_rows = num_files = 0
+    remaining = iter(tables)
+    table = next(remaining, None)
+    while table is not None:
+        with work.writing(f"part-{num_files:05d}", ".parquet") as stream:
+            with pq.ParquetWriter(stream, SCHEMAS[kind], compression="zstd") as writer:
+                num_in_file = 0
+                while table is not None and num_in_file < ROWS_PER_FILE:
+                    writer.write_table(table)
+                    statistics.add(table)
+                    num_in_file += table.num_rows
+                    table = next(remaining, None)
+        num_rows += num_in_file
+        num_files += 1
+    work.counts |= {"rows": num_rows} | statistics.to_json()
+    return num_rows
+
+
+@dataclass(frozen=True)
+class TableFolder:
+    """A finished kb/ or mentions/ folder."""
+
+    folder: Location
+    manifest: Manifest
+
+    @classmethod
+    def open(cls, folder: Location, kind: str) -> TableFolder:
+        manifest = read_manifest(folder)
+        if manifest.request.kind != kind:
+            raise ArtifactError(f"{folder} holds {manifest.request.kind}, expected {kind}")
+        return cls(folder, manifest)
+
+    @property
+    def num_rows(self) -> int:
+        return int(self.manifest.counts["rows"])
+
+    def tables(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        """The row groups in order."""
+        for name in sorted(self.manifest.files):
+            file = self.folder / name
+            try:
+                with self.folder.filesystem.open_input_file(file.path) as stream:
+                    parquet = pq.ParquetFile(stream)
+                    for group in range(parquet.num_row_groups):
+                        yield parquet.read_row_group(group, columns=columns)
+            except (pa.ArrowException, OSError) as error:
+                raise ArtifactError(f"{file} is damaged ({error}). Make its folder again with --overwrite") from error
+
+    def head(self, num_rows: int) -> list[dict[str, Any]]:
+        for table in self.tables():
+            return table.slice(0, num_rows).to_pylist()
+        return []

@@ -1,0 +1,56 @@
+"""What became of everything that was read: kept, or dropped for a reason. Nothing leaves without being counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Literal
+
+from pel_ray.errors import InputError
+
+OnError = Literal["stop", "skip"]
+EXAMPLES_KEPT = 3
+
+
+class Tally:
+    """Counts per subject (`mentions`, `terms`); what was read and not dropped was kept."""
+
+    def __init__(self, on_error: OnError = "stop") -> None:
+        self._on_error = on_error
+        self._read: Counter[str] = Counter()
+        self._dropped: dict[str, Counter[str]] = {}
+        self._notes: dict[str, Counter[str]] = {}
+        self._examples: dict[str, list[str]] = {}
+
+    def read(self, subject: str, count: int = 1) -> None:
+        self._read[subject] += count
+
+    def drop(self, subject: str, reason: str, count: int = 1) -> None:
+        self._dropped.setdefault(subject, Counter())[reason] += count
+
+    def note(self, subject: str, remark: str, count: int = 1) -> None:
+        """Counts something worth knowing about what was kept."""
+        self._notes.setdefault(subject, Counter())[remark] += count
+
+    def problem(self, subject: str, reason: str, where: str, detail: str) -> None:
+        """Stops at bad input, or drops and counts it where the user asked for that with --on-error skip."""
+        if self._on_error == "stop":
+            raise InputError(where, detail)
+        self.drop(subject, reason)
+        examples = self._examples.setdefault(subject, [])
+        if len(examples) < EXAMPLES_KEPT:
+            examples.append(f"{where}: {detail}")
+
+    def kept(self, subject: str) -> int:
+        return self._read[subject] - sum(self._dropped.get(subject, Counter()).values())
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            subject: {
+                "read": count,
+                "kept": self.kept(subject),
+                "dropped": dict(self._dropped.get(subject, {})),
+                "notes": dict(self._notes.get(subject, {})),
+                "examples": self._examples.get(subject, []),
+            }
+            for subject, count in self._read.items()
+        }
