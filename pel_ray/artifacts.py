@@ -270,7 +270,12 @@ def _difference(key: str, there: Any, here: Any) -> str:
     if key.startswith("inputs."):
         role = key.removeprefix("inputs.").removesuffix(".content")
         return f"the content of {role} is another" if here and there else f"{role} is {'new' if here else 'gone'}"
-    return f"{key.removeprefix('settings.')} is {there!r} there and {here!r} here"
+    return f"{key.removeprefix('settings.')} is {_short(there)} there and {_short(here)} here"
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

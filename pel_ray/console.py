@@ -48,8 +48,8 @@ def show_sources(counts: Mapping[str, Any]) -> None:
     rows: list[tuple[Any, ...]] = []
     for subject, count in counts.items():
         rows.append((subject, count["read"], count["kept"], count["read"] - count["kept"]))
-        rows += [(f"  dropped: {reason}", "", "", number) for reason, number in count["dropped"].items() if number]
-        rows += [(f"  of these: {remark}", "", number, "") for remark, number in count["notes"].items() if number]
+        rows += [(f"  dropped: {reason}", "", "", number) for reason, number in count["dropped"].items()]
+        rows += [(f"  of these: {remark}", "", number, "") for remark, number in count["notes"].items()]
     show_table(("", "read", "kept", "dropped"), rows)
     for subject, count in counts.items():
         for example in count["examples"]:

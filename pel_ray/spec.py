@@ -48,7 +48,7 @@ def resolve(
 def read_spec(path: str) -> dict[str, Any]:
     file = locate_file(path)
     try:
-        content = yaml.safe_load(file.read_bytes().decode())
+        content = yaml.load(file.read_bytes().decode(), _UniqueKeyLoader)
     except UnicodeDecodeError as error:
         raise SettingsError(f"{file}: is not UTF-8 text. Expected a YAML job spec") from error
     except yaml.YAMLError as error:
@@ -61,6 +61,18 @@ def read_spec(path: str) -> dict[str, Any]:
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise SettingsError(f"{file}: is a {type(content).__name__}, expected `key: value` settings")
     return content
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """YAML itself lets the last of two equal keys win in silence."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise yaml.MarkedYAMLError(problem=f"the key {key.value!r} stands twice", problem_mark=key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
 
 
 def to_yaml(settings: Settings) -> str:
@@ -97,7 +109,7 @@ def _problem(model: type[Settings], detail: Any) -> str:
         hint = f"did you mean {near[0]!r}?" if near else f"known keys are {', '.join(known)}"
         return f"unknown key {key!r}; {hint}"
     if detail["type"] == "missing":
-        return f"{key!r} is missing"
+        return f"{key} is missing: give it as --{key.replace('_', '-')}, as an argument, or in a --spec file"
     message = detail["msg"].removeprefix("Value error, ")
     return f"{key or 'settings'} is {detail['input']!r}: {message[0].lower()}{message[1:]}" if key else message
 

@@ -103,7 +103,7 @@ class Location:
             stream.write(content)
 
     def make_folder(self) -> None:
-        # A bucket has no folders: asking for one would create an empty object that lists as a file.
+        # A bucket has no folders: asking for one would only create an empty object.
         if self.is_local:
             os.makedirs(self.path, exist_ok=True)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import Any, Literal
 
 from pel_ray.errors import InputError
@@ -17,19 +17,20 @@ class Tally:
     def __init__(self, on_error: OnError = "stop") -> None:
         self._on_error = on_error
         self._read: Counter[str] = Counter()
-        self._dropped: dict[str, Counter[str]] = {}
-        self._notes: dict[str, Counter[str]] = {}
+        self._dropped: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self._notes: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self._examples: dict[str, list[str]] = {}
 
     def read(self, subject: str, count: int = 1) -> None:
         self._read[subject] += count
 
     def drop(self, subject: str, reason: str, count: int = 1) -> None:
-        self._dropped.setdefault(subject, Counter())[reason] += count
+        if count:
+            self._dropped[subject][reason] += count
 
     def note(self, subject: str, remark: str, count: int = 1) -> None:
         """Counts something worth knowing about what was kept."""
-        self._notes.setdefault(subject, Counter())[remark] += count
+        self._notes[subject][remark] += count
 
     def problem(self, subject: str, reason: str, where: str, detail: str) -> None:
         """Stops at bad input, or drops and counts it where the user asked for that with --on-error skip."""
@@ -41,15 +42,15 @@ class Tally:
             examples.append(f"{where}: {detail}")
 
     def kept(self, subject: str) -> int:
-        return self._read[subject] - sum(self._dropped.get(subject, Counter()).values())
+        return self._read[subject] - sum(self._dropped[subject].values())
 
     def to_json(self) -> dict[str, Any]:
         return {
             subject: {
                 "read": count,
                 "kept": self.kept(subject),
-                "dropped": dict(self._dropped.get(subject, {})),
-                "notes": dict(self._notes.get(subject, {})),
+                "dropped": dict(self._dropped[subject]),
+                "notes": dict(self._notes[subject]),
                 "examples": self._examples.get(subject, []),
             }
             for subject, count in self._read.items()

@@ -10,6 +10,7 @@ import click
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from pel_ray.errors import SettingsError
 from pel_ray.spec import Settings, resolve, to_yaml
 
 
@@ -29,7 +30,13 @@ def settings_command(
 
     def callback(spec: str | None, sets: Sequence[str], plan: bool, **given: Any) -> None:
         flags = {field: _value(model.model_fields[field], value) for field, value in given.items() if _is_given(value)}
-        settings = resolve(model, spec=spec, sets=sets, flags=flags)
+        try:
+            settings = resolve(model, spec=spec, sets=sets, flags=flags)
+        except SettingsError as error:
+            if spec is None:
+                # All of it came from the command line: wrong usage, not a wrong file.
+                raise click.UsageError(str(error)) from error
+            raise
         if plan:
             click.echo(to_yaml(settings), nl=False)
         else:

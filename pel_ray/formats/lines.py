@@ -42,14 +42,17 @@ class Lines:
     def __iter__(self) -> Iterator[tuple[int, str]]:
         number = 0
         with _Parts(self._parts, self._on_bytes) as raw:
-            buffered = io.BufferedReader(raw, BUFFER_BYTES)
-            stream = self._text_stream(buffered)
-            while True:
-                line = self._next(stream, number + 1)
-                if not line:
-                    return
-                number += 1
-                yield number, self._decoded(line, number)
+            stream = self._text_stream(io.BufferedReader(raw, BUFFER_BYTES))
+            try:
+                for number, line in enumerate(stream, start=1):
+                    text = self._decoded(line, number).rstrip("\r\n")
+                    yield number, text if number > 1 else text.removeprefix("\ufeff")
+            except EOFError as error:
+                problem = "the gzip file is cut short. Download or copy it again"
+                raise InputError(self.where(number + 1), problem) from error
+            except (gzip.BadGzipFile, zlib.error) as error:
+                problem = f"the gzip file is damaged ({error}). Download or copy it again"
+                raise InputError(self.where(number + 1), problem) from error
 
     def _text_stream(self, buffered: io.BufferedReader[Any]) -> BinaryIO:
         start = buffered.peek(8)[:8]
@@ -62,20 +65,7 @@ class Lines:
             return io.BufferedReader(gzip.GzipFile(fileobj=buffered), BUFFER_BYTES)
         return buffered
 
-    def _next(self, stream: BinaryIO, number: int) -> bytes:
-        try:
-            return stream.readline()
-        except EOFError as error:
-            raise InputError(self.where(number), "the gzip file is cut short. Download or copy it again") from error
-        except (gzip.BadGzipFile, zlib.error) as error:
-            raise InputError(
-                self.where(number), f"the gzip file is damaged ({error}). Download or copy it again"
-            ) from error
-
     def _decoded(self, line: bytes, number: int) -> str:
-        line = line.removesuffix(b"\n").removesuffix(b"\r")
-        if number == 1:
-            line = line.removeprefix(b"\xef\xbb\xbf")
         if b"\0" in line:
             raise InputError(self.where(number), "holds a NUL byte: it is binary, expected UTF-8 text")
         try:

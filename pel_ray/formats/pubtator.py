@@ -195,16 +195,16 @@ def mentions_of(
 
 def _found_span(annotation: Annotation, text: str) -> tuple[int, int] | None:
     """Where the annotated text stands: at its offsets, or moved by invisible marks that the annotator's tool lost."""
-    wanted = _plain(annotation.text)
-    if not wanted:
-        return None
-    if text[annotation.start : annotation.end].replace("\n", " ") == annotation.text.replace("\n", " "):
+    if text[annotation.start : annotation.end].replace("\n", " ") == annotation.text.replace("\n", " ") != "":
         return annotation.start, annotation.end
+    wanted = _plain(annotation.text)
     num_marks = len(text) - len(_plain(text))
+    if not wanted or not num_marks:
+        return None
     for shift in range(num_marks + 1):
         for start in (annotation.start + shift, annotation.start - shift):
-            for end in range(start + len(wanted), min(start + len(wanted) + num_marks, len(text)) + 1):
-                if start >= 0 and num_marks and _plain(text[start:end]) == wanted:
+            for end in range(start + len(wanted), start + len(wanted) + num_marks + 1):
+                if 0 <= start and end <= len(text) and _plain(text[start:end]) == wanted:
                     return start, end
     return None
 

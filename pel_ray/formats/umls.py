@@ -103,6 +103,8 @@ def _preference(row: list[str]) -> tuple[bool, bool, bool]:
 
 
 def _definition(rows: Rows, preferred: Sequence[str]) -> str:
+    if not rows:
+        return ""
     active = [row for row in rows if row[6] == "N"]
     ranks = {source: rank for rank, source in enumerate(preferred)}
     best = min(active, key=lambda row: ranks.get(row[4], len(ranks)), default=None)

@@ -55,7 +55,7 @@ def import_umls(settings: UmlsSettings) -> list[Outcome]:
     table = Table(
         kind="kb",
         sources=sources,
-        settings=settings.what_counts() | {"types": sorted(rules.types), "sources": sorted(rules.sources)},
+        settings=settings.what_counts(),
         rows=rows,
         subject="concepts",
         sorted_ids=True,

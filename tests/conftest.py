@@ -1,0 +1,66 @@
+"""Fixtures every test may use."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from pel_ray.cli import main
+
+
+@dataclass(frozen=True)
+class Result:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def error(self) -> str:
+        """The one line a user's mistake gets."""
+        lines = self.err.splitlines()
+        assert self.code == 1, self
+        assert len(lines) == 1 and lines[0].startswith("pel-ray: error: "), self.err
+        return lines[0].removeprefix("pel-ray: error: ")
+
+
+RunCommand = Callable[..., Result]
+
+
+@pytest.fixture
+def pel_ray(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunCommand:
+    """Runs the command line in a directory of its own."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: object) -> Result:
+        with pytest.raises(SystemExit) as stop:
+            main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return Result(int(stop.value.code or 0), captured.out, captured.err)
+
+    return run
+
+
+def _mounted(path: Path, options: str) -> Iterator[Path]:
+    path.mkdir()
+    if os.geteuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", path]).returncode:
+        pytest.skip("mounting a file system needs root")
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", path], check=True)
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system that is full after 64 KiB."""
+    yield from _mounted(tmp_path / "full", "size=64k")
+
+
+@pytest.fixture
+def read_only_disk(tmp_path: Path) -> Iterator[Path]:
+    yield from _mounted(tmp_path / "read-only", "ro")

@@ -1,0 +1,24 @@
+"""Looking into finished folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pel_ray.storage import locate
+from pel_ray.tables import TableFolder
+
+
+def rows_of(folder: Path | str, kind: str) -> list[dict[str, Any]]:
+    table = TableFolder.open(locate(folder) / kind, kind)
+    return [row for group in table.tables() for row in group.to_pylist()]
+
+
+def by_id(folder: Path | str, kind: str) -> dict[str, dict[str, Any]]:
+    key = "entity_id" if kind == "kb" else "mention_id"
+    return {row[key]: row for row in rows_of(folder, kind)}
+
+
+def sources_of(folder: Path | str, kind: str) -> dict[str, Any]:
+    """What the closing table says."""
+    return dict(TableFolder.open(locate(folder) / kind, kind).manifest.counts["sources"])

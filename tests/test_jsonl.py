@@ -1,0 +1,140 @@
+"""import jsonl and import blink."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pel_ray.formats.jsonl import PLAIN, read_entities
+from pel_ray.formats.lines import Lines
+from pel_ray.storage import locate
+from pel_ray.tally import Tally
+from tests.conftest import RunCommand
+from tests.reading import by_id, rows_of, sources_of
+from tests.samples import KB_ROWS, MENTION_ROWS, write_jsonl, write_jsonl_set
+
+
+def test_documents_mentions_and_kb_come_together(pel_ray: RunCommand, tmp_path: Path) -> None:
+    result = pel_ray(*write_jsonl_set(tmp_path / "in"), "--out", "set")
+    assert result.code == 0 and "golds not in the KB: 1 of 5" in result.out
+    rows = by_id("set", "mentions")
+    assert rows["1"]["context_left"] == "The " and rows["1"]["context_right"] == " has a scanner."
+    assert rows["2"]["entity_ids"] == ["E4", "E1"]
+    assert rows["4"]["entity_ids"] == []
+    assert [row["split"] for row in rows.values()] == ["train", "train", "validation", "validation", "validation"]
+    assert by_id("set", "kb")["E1"]["synonyms"] == ["pyrexia"]
+
+
+def test_contexts_may_be_given_in_place_of_documents(pel_ray: RunCommand, tmp_path: Path) -> None:
+    write_jsonl(
+        tmp_path / "m.jsonl",
+        [
+            {"id": 1, "left": "a ", "mention": "b", "right": " c", "label": "E1", "world": "w"},
+            {"id": 2, "context": "x fever y", "start": 2, "end": 7, "text": "fever", "label": "NIL", "odd": 1},
+            {"id": 3, "mention": "alone", "label": ["E1", "E1"]},
+        ],
+    )
+    assert pel_ray("import", "jsonl", "--mentions", "dev=m.jsonl", "--out", "set").code == 0
+    rows = by_id("set", "mentions")
+    assert rows["1"]["world"] == "w" and rows["1"]["split"] == "validation"
+    assert rows["2"]["context_left"] == "x " and rows["2"]["entity_ids"] == []
+    assert rows["3"]["entity_ids"] == ["E1"]
+    assert sources_of("set", "mentions")["mentions"]["notes"] == {"field odd not used": 1, "NIL": 1}
+
+
+def test_long_contexts_are_cut_at_words(pel_ray: RunCommand, tmp_path: Path) -> None:
+    row = {"id": 1, "left": "one two three ", "mention": "x", "right": " four five six", "label": "E"}
+    write_jsonl(tmp_path / "m.jsonl", [row])
+    pel_ray("import", "jsonl", "--mentions", "m.jsonl", "--out", "set", "--context", "8")
+    (mention,) = rows_of("set", "mentions")
+    assert (mention["context_left"], mention["context_right"]) == (" three ", " four ")
+
+
+def test_blink_entities_without_an_id_are_known_by_their_row(pel_ray: RunCommand, tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "entity.jsonl", [{"title": "zero", "text": "nil"}, {"title": "one", "text": "unit"}])
+    row = {"context_left": "the", "mention": "unit", "context_right": "", "label_id": 1, "label_title": "one"}
+    write_jsonl(tmp_path / "train.jsonl", [row | {"world": "numbers"}])
+    assert (
+        pel_ray("import", "blink", "--kb", "entity.jsonl", "--mentions", "train=train.jsonl", "--out", "set").code == 0
+    )
+    assert by_id("set", "kb")["1"]["title"] == "one"
+    (mention,) = rows_of("set", "mentions")
+    assert (mention["entity_ids"], mention["world"], mention["split"]) == (["1"], "numbers", "train")
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ({"id": "E9"}, "has no title. Expected title or name; found id"),
+        ({"id": "E9", "name": "  "}, "E9 has no title"),
+        ({"id": "", "name": "x"}, "has an empty id"),
+        ({"id": "E1", "name": "x"}, "the id E1 stands twice"),
+        ({"id": "E9", "name": ["x"]}, 'name is ["x"], expected text'),
+        ({"id": "E9", "name": "x", "synonyms": {"a": 1}}, "synonyms is"),
+        (["E9"], 'is ["E9"], expected a JSON object'),
+        ({"id": "E9", "name": "\ud800"}, "half a surrogate pair"),
+    ],
+)
+def test_entities_that_cannot_be_are_refused(pel_ray: RunCommand, tmp_path: Path, row: Any, expected: str) -> None:
+    write_jsonl(tmp_path / "kb.jsonl", [*KB_ROWS, row])
+    error = pel_ray("import", "jsonl", "--kb", "kb.jsonl", "--out", "set").error
+    assert expected in error and "kb.jsonl:5" in error
+    assert not Path("set").exists()
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"start": 5}, "the text at 5-12 is 'ospital', the record says 'hospital'"),
+        ({"end": 999}, "the record says 'hospital'"),
+        ({"doc_id": "D7"}, "document 'D7' is not among the 2 documents given"),
+        ({"start": -1}, "expected a whole number from 0"),
+        ({"start": 4, "end": 4, "text": ""}, "the record says ''"),
+        ({"mention_id": "2"}, "the id 2 stands twice"),
+    ],
+)
+def test_mentions_that_cannot_be_are_refused(
+    pel_ray: RunCommand, tmp_path: Path, fields: dict[str, Any], expected: str
+) -> None:
+    arguments = write_jsonl_set(tmp_path / "in")
+    write_jsonl(tmp_path / "in" / "mentions.jsonl", [*MENTION_ROWS[1:], MENTION_ROWS[0] | fields])
+    error = pel_ray(*arguments, "--out", "set").error
+    assert expected in error and "mentions.jsonl:5" in error
+    assert not Path("set").exists()
+
+
+def test_a_missing_label_is_an_error_and_a_null_one_is_nil(pel_ray: RunCommand, tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "m.jsonl", [{"id": 1, "mention": "x"}])
+    assert "has no label" in pel_ray("import", "jsonl", "--mentions", "m.jsonl", "--out", "set").error
+
+
+def test_pretty_printed_json_gets_a_hint(pel_ray: RunCommand, tmp_path: Path) -> None:
+    (tmp_path / "kb.json").write_text(json.dumps(KB_ROWS, indent=1))
+    assert "one whole object a line" in pel_ray("import", "jsonl", "--kb", "kb.json", "--out", "set").error
+
+
+def test_nothing_to_import_is_said(pel_ray: RunCommand) -> None:
+    assert "pass --kb FILE" in pel_ray("import", "jsonl", "--out", "set").error
+
+
+any_text = st.text(st.characters(exclude_categories=("Cs",)), max_size=30)
+
+
+@given(st.lists(st.tuples(any_text, st.lists(any_text, max_size=3), any_text), min_size=1, max_size=5))
+def test_a_written_kb_reads_back_the_same(
+    tmp_path_factory: pytest.TempPathFactory, written: list[tuple[str, list[str], str]]
+) -> None:
+    rows = [
+        {"id": str(number), "title": f"x{title}y", "synonyms": synonyms, "description": description}
+        for number, (title, synonyms, description) in enumerate(written)
+    ]
+    path = write_jsonl(tmp_path_factory.mktemp("kb") / "kb.jsonl", rows)
+    read = list(read_entities(Lines([locate(path)]), PLAIN, Tally()))
+    assert [
+        {"id": e.entity_id, "title": e.title, "synonyms": list(e.synonyms), "description": e.description} for e in read
+    ] == rows

@@ -1,0 +1,134 @@
+"""import umls."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from pel_ray.formats.semantic_types import ST21PV_SOURCES, ST21PV_TYPES, type_names, with_descendants
+from tests.conftest import RunCommand
+from tests.reading import by_id, rows_of, sources_of
+from tests.samples import CONSO, STY, conso, write_umls
+
+
+@pytest.fixture
+def meta(tmp_path: Path) -> Path:
+    return write_umls(tmp_path / "META")
+
+
+def test_names_types_and_definitions_follow_the_rules(pel_ray: RunCommand, meta: Path) -> None:
+    assert pel_ray("import", "umls", meta, "--out", "set").code == 0
+    entities = by_id("set", "kb")
+    fever = entities["C0000001"]
+    # Preferred by TS, STT and ISPREF; suppressed and German names and the second spelling are gone; MSH before CSP.
+    assert (fever["title"], fever["synonyms"], fever["description"]) == ("Fever", ["Pyrexia"], "Body too hot.")
+    assert fever["types"] == ["Sign or Symptom", "Finding"]
+    assert entities["C0000005"]["description"] == "A virus."
+    # Sign or Symptom and Regulation or Law lie below two of the 21 types; Qualitative Concept does not.
+    assert list(entities) == ["C0000001", "C0000002", "C0000005"]
+
+
+def test_every_concept_and_name_is_accounted_for(pel_ray: RunCommand, meta: Path) -> None:
+    pel_ray("import", "umls", meta, "--out", "set")
+    counts = sources_of("set", "kb")
+    assert counts["concepts"]["dropped"] == {
+        "without an unsuppressed name in ENG": 1,
+        "of another type": 1,
+        "without a row in MRSTY": 1,
+    }
+    assert counts["names"] == {
+        "read": 10,
+        "kept": 4,
+        "dropped": {
+            "suppressed": 1,
+            "not in ENG": 1,
+            "said before, but for case": 1,
+            "of a concept that was dropped": 3,
+        },
+        "notes": {},
+        "examples": [],
+    }
+    assert sum("preferred name" in note for note in counts["concepts"]["notes"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--types", "all"], ["C0000001", "C0000002", "C0000004", "C0000005", "C0000006"]),
+        (["--types", "t170", "--no-descendants"], None),
+        (["--types", "Intellectual Product"], ["C0000002"]),
+        (["--types", "T170,virus"], ["C0000002", "C0000005"]),
+        (["--types", "all", "--sources", "NCI,LNC"], ["C0000002", "C0000004"]),
+        (["--sources", "st21pv"], ["C0000001", "C0000005"]),
+        (["--types", "all", "--language", "GER"], ["C0000001", "C0000003"]),
+    ],
+)
+def test_filters_choose_concepts(pel_ray: RunCommand, meta: Path, options: list[str], expected: list[str]) -> None:
+    result = pel_ray("import", "umls", meta, "--out", "set", *options)
+    if expected is None:
+        assert "nothing to keep" in result.error and "5 of another type" in result.error
+    else:
+        assert [row["entity_id"] for row in rows_of("set", "kb")] == expected
+
+
+def test_an_unknown_type_gets_the_nearest_names(pel_ray: RunCommand, meta: Path) -> None:
+    assert "Disease or Syndrome" in pel_ray("import", "umls", meta, "--out", "set", "--types", "Disease").error
+
+
+def _split(content: bytes) -> list[bytes]:
+    half = len(content) // 2
+    return [content[:half], content[half:]]
+
+
+def test_gzipped_and_split_releases_read_like_whole_ones(pel_ray: RunCommand, meta: Path, tmp_path: Path) -> None:
+    pel_ray("import", "umls", meta, "--out", "whole")
+    pieces = {
+        "gzipped": {".gz": gzip.compress(CONSO.encode())},
+        # Cut in mid-line, and then gzipped piece by piece, as NLM does.
+        "pieces-gzipped": dict(zip((".aa.gz", ".ab.gz"), map(gzip.compress, _split(CONSO.encode())), strict=True)),
+        "gzip-in-pieces": dict(zip((".gz.aa", ".gz.ab"), _split(gzip.compress(CONSO.encode())), strict=True)),
+    }
+    for name, files in pieces.items():
+        folder = write_umls(tmp_path / name)
+        (folder / "MRCONSO.RRF").unlink()
+        for suffix, content in files.items():
+            (folder / f"MRCONSO.RRF{suffix}").write_bytes(content)
+        assert pel_ray("import", "umls", folder, "--out", f"out-{name}").code == 0
+        assert rows_of(f"out-{name}", "kb") == rows_of("whole", "kb")
+
+
+def test_definitions_are_optional_but_names_and_types_are_not(pel_ray: RunCommand, meta: Path) -> None:
+    (meta / "MRDEF.RRF").unlink()
+    assert pel_ray("import", "umls", meta, "--out", "set").code == 0
+    (meta / "MRSTY.RRF").unlink()
+    assert "has no MRSTY.RRF" in pel_ray("import", "umls", meta, "--out", "other").error
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (CONSO + "C0000009|ENG|P\n", "MRCONSO.RRF:11: has 2 pipes, expected 18"),
+        (CONSO[:-2], "MRCONSO.RRF:10: has 17 pipes"),
+        (CONSO + conso("C0000001", "Late"), "C0000001 comes after C0000006, expected the rows sorted by concept"),
+        (CONSO.replace("Influenza virus", " "), "C0000005 has no title"),
+        ("", "is empty"),
+    ],
+)
+def test_malformed_tables_are_refused(pel_ray: RunCommand, meta: Path, content: str, expected: str) -> None:
+    (meta / "MRCONSO.RRF").write_text(content)
+    assert expected in pel_ray("import", "umls", meta, "--out", "set").error
+    assert not Path("set").exists()
+
+
+def test_damage_after_the_last_concept_that_is_asked_for_is_noticed(pel_ray: RunCommand, meta: Path) -> None:
+    (meta / "MRSTY.RRF").write_text(STY + "C0000008|T047|B|Disease or Syndrome|AT|256|\nC0000009|T0")
+    assert "MRSTY.RRF:8" in pel_ray("import", "umls", meta, "--out", "set").error
+
+
+def test_the_semantic_tree_is_whole() -> None:
+    assert len(type_names()) == 127
+    assert with_descendants(["T051", "T071"]) == type_names().keys()
+    assert with_descendants(["T033"]) == {"T033", "T034", "T184"}
+    assert len(ST21PV_TYPES) == 21 and len(ST21PV_SOURCES) == 18
