@@ -15,9 +15,13 @@ class Figures:
     def at_least(self, name: str, value: float, bar: float) -> None:
         self._print(name, value, bar, value >= bar)
 
+    def equals(self, name: str, value: int, bar: int) -> None:
+        self._print(name, value, bar, value == bar)
+
     def _print(self, name: str, value: float, bar: float, is_ok: bool) -> None:
         self._all_ok &= is_ok
-        print(f"{name} {value:.2f} (bar {bar:.2f}) {'ok' if is_ok else 'SHORT'}", flush=True)
+        shown = [f"{number:.2f}" if isinstance(number, float) else str(number) for number in (value, bar)]
+        print(f"{name} {shown[0]} (bar {shown[1]}) {'ok' if is_ok else 'SHORT'}", flush=True)
 
     def finish(self) -> None:
         sys.exit(0 if self._all_ok else 1)

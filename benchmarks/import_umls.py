@@ -122,7 +122,7 @@ def main() -> None:
     figures.at_most("umls_peak_gib_extrapolated_to_14M_rows", peaks[1] + growth * max(FULL_ROWS - large, 0), 4)
     figures.at_most("umls_memory_growth_for_4x_rows", peaks[1] / peaks[0], 1.25)
     figures.at_most("umls_memory_over_pandas", ours[1] / notebook[1], 0.5)
-    figures.at_most("umls_time_over_pandas", ours[0] / notebook[0], 2)
+    figures.at_most("umls_time_over_pandas", ours[0] / notebook[0], 1)
     figures.finish()
 
 

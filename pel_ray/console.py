@@ -28,7 +28,7 @@ def heading(text: str) -> None:
 
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, num_text_columns: int = 1) -> None:
     """A table whose first columns are text and the others figures."""
-    table = Table(box=None, pad_edge=False, header_style="dim")
+    table = Table(box=None, pad_edge=False, header_style="dim", show_header=any(columns))
     for number, name in enumerate(columns):
         is_text = number < num_text_columns
         table.add_column(name, justify="left" if is_text else "right", overflow="fold" if is_text else "ellipsis")
