@@ -7,14 +7,17 @@ one is. While a step runs, `unfinished.json` says what it is making; a folder wi
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
+import os
 import platform
+import re
 import resource
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
@@ -22,10 +25,13 @@ from typing import Any
 
 import pel_ray
 from pel_ray.errors import ArtifactError
-from pel_ray.storage import TEMPORARY_SUFFIX, Location
+from pel_ray.storage import Location, storage_errors, without_credentials
 
 MANIFEST = "manifest.json"
 UNFINISHED = "unfinished.json"
+LOCK = ".writing"
+_OURS = re.compile(r".+-[0-9a-f]{8}(\.[a-z]+)+|\..+\.[0-9a-f]{8}\.tmp|\.writing")
+"""Names that only our steps give: `part-00000-1a2b3c4d.parquet`, temporary files, the lock."""
 
 
 @dataclass(frozen=True)
@@ -93,12 +99,21 @@ class Manifest:
 
     def to_json(self) -> dict[str, Any]:
         content = asdict(self) | {"fingerprint": self.request.fingerprint}
-        return content | content.pop("request")
+        content |= content.pop("request")
+        return content | {"checksum": _checksum(content)}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Manifest:
+        if content["checksum"] != _checksum(content):
+            raise ValueError("its checksum does not fit")
         rest = {name: content[name] for name in cls.__dataclass_fields__ if name != "request"}
         return cls(request=Request.from_json(content), **rest)
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    """Of all but the checksum itself: a manifest that was damaged or changed by hand says nothing reliable."""
+    counted = {key: value for key, value in content.items() if key != "checksum"}
+    return hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()
 
 
 @dataclass
@@ -144,17 +159,18 @@ def finished(folder: Location, request: Request, *, overwrite: bool = False) -> 
 
     A folder with anything else in it is refused: other work unless it may be overwritten, foreign files always.
     """
-    manifest, begun = _manifest_or_none(folder), _unfinished_or_none(folder)
-    if manifest is None and begun is None:
-        foreign = [name for name in folder.names() if not name.endswith(TEMPORARY_SUFFIX)]
+    names = folder.names()
+    if MANIFEST not in names and UNFINISHED not in names:
+        foreign = [name for name in names if not _OURS.fullmatch(name)]
         if foreign:
             raise ArtifactError(
                 f"{folder} holds files that are not pel-ray's ({foreign[0]}). Choose another --out folder"
             )
     if overwrite:
         return None
+    begun, manifest = _unfinished_or_none(folder), _manifest_or_none(folder)
     if begun is not None:
-        _refuse_other_work(folder, request, begun, "holds unfinished work of another kind")
+        _refuse_other_work(folder, request, begun, "holds unfinished work")
     if manifest is not None:
         _refuse_other_work(folder, request, manifest.request, "holds other work")
         return read_manifest(folder)
@@ -163,23 +179,51 @@ def finished(folder: Location, request: Request, *, overwrite: bool = False) -> 
 
 @contextmanager
 def building(folder: Location, request: Request) -> Iterator[Work]:
-    """The folder in the making; finished with its manifest when the block ends well, cleared when it fails."""
+    """The folder in the making: finished with its manifest when the block ends well, cleared when it fails."""
     began = time.monotonic()
-    old = _manifest_or_none(folder)
-    old_files = set(old.files) if old else set()
-    work = Work(folder, request)
+    with _only_writer(folder):
+        old_files = _counted_files(folder)
+        work = Work(folder, request)
+        try:
+            _clear(folder, keep=old_files)
+            _write_json(folder / UNFINISHED, request.to_json())
+            yield work
+            _write_json(folder / MANIFEST, _manifest_of(work, work.seconds or time.monotonic() - began).to_json())
+        except BaseException:
+            _clear(folder, keep=old_files)
+            raise
+        _clear(folder, keep=set(work.files), also=old_files)
+
+
+@contextmanager
+def _only_writer(folder: Location) -> Iterator[None]:
+    """Refuses a second run that would write the same local folder. A bucket has no locks: there it is up to users."""
+    if not folder.is_local:
+        yield
+        return
+    file = folder / LOCK
     created = _missing_folders(folder)
+    with storage_errors(folder, "write"):
+        folder.make_folder()
+        descriptor = os.open(file.path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        _clear(folder, keep=old_files | {MANIFEST})
-        _write_json(folder / UNFINISHED, request.to_json())
-        yield work
-        _write_json(folder / MANIFEST, _manifest_of(work, work.seconds or time.monotonic() - began).to_json())
-    except BaseException:
-        _clear(folder, keep=old_files | {MANIFEST})
-        for location in created:
-            location.delete_folder_if_empty()
-        raise
-    _clear(folder, keep=set(work.files) | {MANIFEST})
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_current = os.fstat(descriptor).st_ino == os.stat(file.path).st_ino
+        except OSError:
+            is_current = False
+        if not is_current:
+            raise ArtifactError(
+                f"{folder} is being written by another run. Wait for it, or choose another --out folder"
+            )
+        try:
+            yield
+        finally:
+            file.delete_file()
+            for location in created:
+                location.delete_folder_if_empty()
+    finally:
+        os.close(descriptor)
 
 
 def _manifest_of(work: Work, seconds: float) -> Manifest:
@@ -196,18 +240,27 @@ def _manifest_of(work: Work, seconds: float) -> Manifest:
             "python": platform.python_version(),
             "pyarrow": pyarrow.__version__,
         },
-        command=shlex.join(["pel-ray", *sys.argv[1:]]),
+        command=without_credentials(shlex.join(["pel-ray", *sys.argv[1:]])),
         seconds=round(seconds, 3),
         peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit,
         finished_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
     )
 
 
-def _clear(folder: Location, keep: set[str]) -> None:
-    """Deletes what our steps wrote and no manifest counts; a foreign folder never gets this far."""
+def _clear(folder: Location, keep: set[str], also: Collection[str] = ()) -> None:
+    """Deletes what our steps wrote and no manifest counts, and nothing that has another name than ours."""
     for name in folder.names():
-        if name not in keep:
+        if name not in {*keep, LOCK} and (name in also or name == UNFINISHED or _OURS.fullmatch(name)):
             (folder / name).delete_file()
+
+
+def _counted_files(folder: Location) -> set[str]:
+    """The files of finished work here; a damaged manifest counts none."""
+    try:
+        manifest = _manifest_or_none(folder)
+    except ArtifactError:
+        return set()
+    return set(manifest.files) if manifest else set()
 
 
 def _missing_folders(folder: Location) -> list[Location]:
@@ -232,8 +285,10 @@ def _unfinished_or_none(folder: Location) -> Request | None:
 def _parsed(file: Location, shape: Any, content: Any) -> Any:
     try:
         return shape.from_json(content)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ArtifactError(f"{file} is not a pel-ray {file.name}: {error!r}. Choose another folder") from error
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ArtifactError(
+            f"{file} is damaged ({error}). Make its folder again with --overwrite, or choose another one"
+        ) from error
 
 
 def _read_json(file: Location) -> Any:
@@ -242,7 +297,7 @@ def _read_json(file: Location) -> Any:
     try:
         return json.loads(file.read_bytes())
     except ValueError as error:
-        raise ArtifactError(f"{file} is damaged ({error}). Delete its folder and make it again") from error
+        raise ArtifactError(f"{file} is damaged ({error}). Make its folder again with --overwrite") from error
 
 
 def _write_json(file: Location, content: Mapping[str, Any]) -> None:

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from pel_ray.artifacts import Manifest
 
 MIN_WIDTH = 110
-_console = Console(highlight=False)
+_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
+_console = Console(highlight=False, markup=False, emoji=False)
 if not _console.is_terminal:
     # A log has no width of its own, and tables wrapped at 80 columns are hard to read.
-    _console = Console(highlight=False, width=MIN_WIDTH)
+    _console = Console(highlight=False, markup=False, emoji=False, width=MIN_WIDTH)
 
 
-def say(text: str = "") -> None:
-    _console.print(escape(text), soft_wrap=True)
+def say(text: str = "", style: str | None = None) -> None:
+    _console.print(_shown(text), soft_wrap=True, style=style)
 
 
 def heading(text: str) -> None:
-    _console.print(f"\n[bold]{escape(text)}[/bold]", soft_wrap=True)
+    say()
+    say(text, style="bold")
 
 
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, num_text_columns: int = 1) -> None:
@@ -33,7 +35,7 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, num_tex
         is_text = number < num_text_columns
         table.add_column(name, justify="left" if is_text else "right", overflow="fold" if is_text else "ellipsis")
     for row in rows:
-        table.add_row(*(escape(figure(value)) for value in row))
+        table.add_row(*(_shown(figure(value)) for value in row))
     _console.print(table)
 
 
@@ -41,6 +43,11 @@ def figure(value: Any) -> str:
     if value is None:
         return "-"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def _shown(text: str) -> str:
+    """Without control characters: a text from somewhere must not steer the terminal."""
+    return _CONTROL.sub("\ufffd", text)
 
 
 def show_sources(counts: Mapping[str, Any]) -> None:
@@ -56,7 +63,7 @@ def show_sources(counts: Mapping[str, Any]) -> None:
             say(f"  dropped from {subject}, for example: {example}")
 
 
-def show_splits(splits: Mapping[str, Mapping[str, Any]], title: str = "split") -> None:
+def show_splits(splits: Mapping[str, Mapping[str, Any]]) -> None:
     """The table of a data set's statistics that papers print."""
     names = list(next(iter(splits.values()))) if splits else []
     show_table(("", *((split or "(no split)") for split in splits)), [

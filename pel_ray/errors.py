@@ -2,6 +2,7 @@
 
 PelRayError
 ├── InputError       a source file that does not hold what it should
+│   └── BadRecord    one record of it, which --on-error skip leaves out
 ├── SettingsError    a job spec, --set or option that cannot be meant
 ├── ArtifactError    a folder that holds other, unfinished or damaged work
 ├── StorageError     a disk or bucket that refuses to be read or written
@@ -21,6 +22,14 @@ class InputError(PelRayError):
 
     def __init__(self, where: str, problem: str) -> None:
         super().__init__(f"{where}: {problem}")
+
+
+class BadRecord(InputError):
+    """One record that cannot be used; `reason` is what the closing table counts it under."""
+
+    def __init__(self, where: str, reason: str, problem: str) -> None:
+        super().__init__(where, problem)
+        self.reason = reason
 
 
 class SettingsError(PelRayError):

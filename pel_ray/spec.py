@@ -6,6 +6,7 @@ An unknown key stops the run before it starts, and the error names the nearest k
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, get_args
 
@@ -51,6 +52,8 @@ def read_spec(path: str) -> dict[str, Any]:
         content = yaml.load(file.read_bytes().decode(), _UniqueKeyLoader)
     except UnicodeDecodeError as error:
         raise SettingsError(f"{file}: is not UTF-8 text. Expected a YAML job spec") from error
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise SettingsError(f"{file}: is not YAML: {type(error).__name__}: {str(error)[:100]}") from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
@@ -91,7 +94,7 @@ def _assign(values: dict[str, Any], assignment: str) -> None:
             raise SettingsError(f"--set {assignment}: {name} is {values!r}, which has no keys of its own")
     try:
         values[last] = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise SettingsError(f"--set {assignment}: {text!r} is not a value (quote it?)") from error
 
 
@@ -109,9 +112,11 @@ def _problem(model: type[Settings], detail: Any) -> str:
         hint = f"did you mean {near[0]!r}?" if near else f"known keys are {', '.join(known)}"
         return f"unknown key {key!r}; {hint}"
     if detail["type"] == "missing":
-        return f"{key} is missing: give it as --{key.replace('_', '-')}, as an argument, or in a --spec file"
+        return f"{key} is missing: give it on the command line or in a --spec file"
     message = detail["msg"].removeprefix("Value error, ")
-    return f"{key or 'settings'} is {detail['input']!r}: {message[0].lower()}{message[1:]}" if key else message
+    return (
+        f"{key or 'settings'} is {reprlib.repr(detail['input'])}: {message[0].lower()}{message[1:]}" if key else message
+    )
 
 
 def _fields_at(model: type[BaseModel], path: Sequence[str]) -> list[str]:

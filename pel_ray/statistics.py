@@ -53,12 +53,13 @@ class MentionStatistics:
 
     def _of(self, split: str) -> dict[str, Any]:
         entities = self._entities[split]
-        seen = len(entities & self._entities.get(TRAIN, set()))
+        trained = self._entities.get(TRAIN)
+        seen = None if trained is None or not entities else round(100 * len(entities & trained) / len(entities), 1)
         return {
             "documents": len(self._documents[split]),
             **self._counts[split],
             "entities": len(entities),
-            "% entities seen": round(100 * seen / len(entities), 1) if entities else None,
+            "% entities seen": seen,
         }
 
 

@@ -15,13 +15,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO
+from urllib.parse import unquote
 
 from pyarrow import ArrowException, fs
 
 from pel_ray.errors import InputError, StorageError
 
-_SCHEME = re.compile(r"^[a-z][a-z0-9+.-]+://")
-TEMPORARY_SUFFIX = ".tmp"
+_SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+://")
+_CREDENTIALS = re.compile(r"://[^/@\s]+@")
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,10 @@ class Location:
     def names(self) -> list[str]:
         """The names directly below this folder, sorted; empty where there is no such folder."""
         with storage_errors(self, "list"):
+            if self.is_local:
+                found = os.listdir(self.path) if os.path.isdir(self.path) else []
+                # A name that is no text cannot be one that pel-ray wrote or reads.
+                return sorted(name for name in found if not _has_surrogates(name))
             infos = self.filesystem.get_file_info(fs.FileSelector(self.path, allow_not_found=True))
         return sorted(info.base_name for info in infos if info.base_name)
 
@@ -86,7 +91,7 @@ class Location:
     @contextmanager
     def writing(self) -> Iterator[Any]:
         """A binary stream; the file appears when the block ends well, and not at all when it fails."""
-        temporary = self.parent / f".{self.name}.{uuid.uuid4().hex[:8]}{TEMPORARY_SUFFIX}"
+        temporary = self.parent / f".{self.name}.{uuid.uuid4().hex[:8]}.tmp"
         with storage_errors(self, "write"):
             self.parent.make_folder()
             try:
@@ -126,27 +131,76 @@ class Location:
 def locate(where: str | os.PathLike[str]) -> Location:
     """The location a user named; a local path becomes absolute, because workers run elsewhere."""
     text = os.fspath(where)
-    if text.startswith("file://"):
-        text = text.removeprefix("file://")
-    if not _SCHEME.match(text):
-        return Location(fs.LocalFileSystem(), os.path.abspath(os.path.expanduser(text)))
+    if "\0" in text or _has_surrogates(text):
+        raise StorageError(f"{text!r} is no path: expected UTF-8 text without NUL")
+    scheme = _SCHEME.match(text)
+    if scheme is None:
+        return _locate_local(os.path.expanduser(text))
+    name = scheme[0].lower()
+    if name == "file://":
+        host, _, path = text[len(name) :].partition("/")
+        if host not in ("", "localhost"):
+            raise StorageError(f"{text}: expected file:///path; {host!r} is another host")
+        return _locate_local(f"/{unquote(path)}")
     try:
-        filesystem, path = fs.FileSystem.from_uri(text)
-    except (ArrowException, OSError) as error:
+        filesystem, path = fs.FileSystem.from_uri(_with_time_limit(name + text[len(name) :]))
+    except (ArrowException, OSError, ValueError) as error:
         raise StorageError(
-            f"{text}: {_one_line(error)}. Expected a path, s3://bucket/key or gs://bucket/key"
+            f"{without_credentials(text)}: cannot be opened: {_one_line(error)}. "
+            "Check the name (s3://bucket/key, gs://bucket/key), credentials, region and network"
         ) from error
-    return Location(filesystem, path.rstrip("/"), text.split("://", 1)[0] + "://")
+    return Location(filesystem, path.rstrip("/"), name)
+
+
+def join(where: str, name: str) -> str:
+    """What a user would type for `name` below `where`, which may be a URI with a query."""
+    head, question, query = where.partition("?") if _SCHEME.match(where) else (where, "", "")
+    return f"{head.rstrip('/')}/{name}{question}{query}"
+
+
+def without_credentials(text: str) -> str:
+    """Hides `key:secret@` in URIs."""
+    return _CREDENTIALS.sub("://***@", text)
+
+
+def _with_time_limit(uri: str) -> str:
+    """Google's client tries for 15 minutes by default, in silence."""
+    if not uri.startswith(("gs://", "gcs://")) or "retry_limit_seconds" in uri:
+        return uri
+    return f"{uri}{'&' if '?' in uri else '?'}retry_limit_seconds=20"
+
+
+def _locate_local(path: str) -> Location:
+    try:
+        return Location(fs.LocalFileSystem(), os.path.abspath(path))
+    except FileNotFoundError as error:
+        raise StorageError(f"{path}: the working directory is gone. Change to another one") from error
 
 
 def locate_file(where: str | os.PathLike[str]) -> Location:
     """The location of a source file that must be there."""
     location = locate(where)
-    if location.is_folder():
-        raise InputError(str(location), "is a folder, expected a file")
-    if not location.exists():
+    kind = location.info().type
+    if kind == fs.FileType.NotFound:
         raise InputError(str(location), f"no such file{_nearest_name(location)}")
+    if kind != fs.FileType.File:
+        what = "a folder" if kind == fs.FileType.Directory else "a pipe or device, which cannot be read twice"
+        raise InputError(str(location), f"is {what}. Expected a file")
     return location
+
+
+def locate_folder(where: str | os.PathLike[str]) -> Location:
+    """The location of a folder of sources that must be there."""
+    location = locate(where)
+    if not location.is_folder():
+        problem = "is a file, expected a folder" if location.exists() else f"no such folder{_nearest_name(location)}"
+        raise InputError(str(location), problem)
+    return location
+
+
+def _has_surrogates(text: str) -> bool:
+    """Bytes of a file name that are not UTF-8 reach Python as lone surrogates."""
+    return not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _nearest_name(location: Location) -> str:
@@ -161,6 +215,11 @@ def storage_errors(location: Location, action: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise StorageError(f"{location}: cannot {action}: {_remedy(error)}") from error
+    except ArrowException as error:
+        # While writing, an Arrow error is about our own rows: a bug, which keeps its traceback.
+        if action == "write":
+            raise
+        raise StorageError(f"{location}: cannot {action}: {_one_line(error)}") from error
 
 
 def _remedy(error: OSError) -> str:
@@ -181,5 +240,8 @@ def _one_line(error: BaseException) -> str:
 
 def _shortest(path: str) -> str:
     """Relative to the working directory where that is shorter: what the user typed, most of the time."""
-    relative = os.path.relpath(path)
+    try:
+        relative = os.path.relpath(path)
+    except FileNotFoundError:
+        return path
     return relative if not relative.startswith("..") else path

@@ -43,7 +43,7 @@ def write_tables(work: Work, tables: Iterable[pa.Table]) -> int:
     table = next(remaining, None)
     while table is not None:
         with work.writing(f"part-{num_files:05d}", ".parquet") as stream:
-            with pq.ParquetWriter(stream, SCHEMAS[kind], compression="zstd") as writer:
+            with pq.ParquetWriter(stream, SCHEMAS[kind], compression="zstd", write_page_checksum=True) as writer:
                 num_in_file = 0
                 while table is not None and num_in_file < ROWS_PER_FILE:
                     writer.write_table(table)
@@ -80,10 +80,10 @@ class TableFolder:
             file = self.folder / name
             try:
                 with self.folder.filesystem.open_input_file(file.path) as stream:
-                    parquet = pq.ParquetFile(stream)
+                    parquet = pq.ParquetFile(stream, page_checksum_verification=True)
                     for group in range(parquet.num_row_groups):
                         yield parquet.read_row_group(group, columns=columns)
-            except (pa.ArrowException, OSError) as error:
+            except (pa.ArrowException, OSError, KeyError, ValueError) as error:
                 raise ArtifactError(f"{file} is damaged ({error}). Make its folder again with --overwrite") from error
 
     def head(self, num_rows: int) -> list[dict[str, Any]]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar
 
-from pel_ray.errors import InputError
+from pel_ray.errors import BadRecord
 
+Built = TypeVar("Built")
 OnError = Literal["stop", "skip"]
 EXAMPLES_KEPT = 3
 
@@ -34,12 +36,23 @@ class Tally:
 
     def problem(self, subject: str, reason: str, where: str, detail: str) -> None:
         """Stops at bad input, or drops and counts it where the user asked for that with --on-error skip."""
+        self._skip_or_raise(subject, BadRecord(where, reason, detail))
+
+    def attempt(self, subject: str, build: Callable[[], Built]) -> Built | None:
+        """What `build` makes of a record; nothing where it is bad and bad ones are left out."""
+        try:
+            return build()
+        except BadRecord as error:
+            self._skip_or_raise(subject, error)
+            return None
+
+    def _skip_or_raise(self, subject: str, error: BadRecord) -> None:
         if self._on_error == "stop":
-            raise InputError(where, detail)
-        self.drop(subject, reason)
+            raise error
+        self.drop(subject, error.reason)
         examples = self._examples.setdefault(subject, [])
         if len(examples) < EXAMPLES_KEPT:
-            examples.append(f"{where}: {detail}")
+            examples.append(str(error))
 
     def kept(self, subject: str) -> int:
         return self._read[subject] - sum(self._dropped[subject].values())

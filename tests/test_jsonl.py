@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,7 @@ def test_blink_entities_without_an_id_are_known_by_their_row(pel_ray: RunCommand
         ({"id": "E1", "name": "x"}, "the id E1 stands twice"),
         ({"id": "E9", "name": ["x"]}, 'name is ["x"], expected text'),
         ({"id": "E9", "name": "x", "synonyms": {"a": 1}}, "synonyms is"),
+        ({"id": "E9", "name": "x", "synonyms": ["a", " "], "types": [1.5]}, "types is [1.5]"),
         (["E9"], 'is ["E9"], expected a JSON object'),
         ({"id": "E9", "name": "\ud800"}, "half a surrogate pair"),
     ],
@@ -91,10 +93,10 @@ def test_entities_that_cannot_be_are_refused(pel_ray: RunCommand, tmp_path: Path
     ("fields", "expected"),
     [
         ({"start": 5}, "the text at 5-12 is 'ospital', the record says 'hospital'"),
-        ({"end": 999}, "the record says 'hospital'"),
+        ({"end": 999}, "start 4 and end 999 are no span of the text, which has 27 characters"),
         ({"doc_id": "D7"}, "document 'D7' is not among the 2 documents given"),
         ({"start": -1}, "expected a whole number from 0"),
-        ({"start": 4, "end": 4, "text": ""}, "the record says ''"),
+        ({"start": 4, "end": 4, "text": ""}, "start 4 and end 4 are no span"),
         ({"mention_id": "2"}, "the id 2 stands twice"),
     ],
 )
@@ -111,6 +113,38 @@ def test_mentions_that_cannot_be_are_refused(
 def test_a_missing_label_is_an_error_and_a_null_one_is_nil(pel_ray: RunCommand, tmp_path: Path) -> None:
     write_jsonl(tmp_path / "m.jsonl", [{"id": 1, "mention": "x"}])
     assert "has no label" in pel_ray("import", "jsonl", "--mentions", "m.jsonl", "--out", "set").error
+
+
+def test_names_are_stripped_and_blank_ones_are_none(pel_ray: RunCommand, tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "kb.jsonl", [{"id": " A ", "title": " x ", "synonyms": ["", " y", "y ", " "]}])
+    write_jsonl(tmp_path / "m.jsonl", [{"mention": "x", "label": " A "}, {"mention": "x", "label": "  "}])
+    pel_ray("import", "jsonl", "--kb", "kb.jsonl", "--mentions", "m.jsonl", "--out", "set")
+    (entity,) = rows_of("set", "kb")
+    assert (entity["entity_id"], entity["title"], entity["synonyms"]) == ("A", "x", ["y"])
+    assert [row["entity_ids"] for row in rows_of("set", "mentions")] == [["A"], []]
+
+
+def test_mentions_without_an_id_are_numbered_over_all_files(pel_ray: RunCommand, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_jsonl(tmp_path / f"{name}.jsonl", [{"mention": "x", "label": "E1"}] * 2)
+    assert pel_ray("import", "jsonl", "--mentions", "dev=a.jsonl,val=b.jsonl", "--out", "set").code == 0
+    assert len(by_id("set", "mentions")) == 4
+
+
+def test_bad_records_of_every_kind_can_be_skipped_and_are_counted(pel_ray: RunCommand, tmp_path: Path) -> None:
+    bad = ["{", "[]", '{"id": 1}', '{"id": 2, "title": 1.5}', '{"id": 3, "title": "a", "title": "b"}']
+    bad += ['{"id": 4, "title": "\\ud800"}', '{"id": 5, "title": " "}', '{"id": "E1", "title": "again"}']
+    good = [json.dumps(row) for row in KB_ROWS]
+    (tmp_path / "kb.jsonl").write_text("\n".join([*good, *bad]))
+    assert pel_ray("import", "jsonl", "--kb", "kb.jsonl", "--out", "set", "--on-error", "skip").code == 0
+    counts = sources_of("set", "kb")["entities"]
+    assert counts["kept"] == len(good) and sum(counts["dropped"].values()) == len(bad)
+
+
+def test_options_that_would_do_nothing_are_refused(pel_ray: RunCommand, tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "kb.jsonl", KB_ROWS)
+    given = ["import", "jsonl", "--kb", "kb.jsonl", "--out", "set"]
+    assert "only read for mentions" in pel_ray(*given, "--documents", "kb.jsonl").error
 
 
 def test_pretty_printed_json_gets_a_hint(pel_ray: RunCommand, tmp_path: Path) -> None:
@@ -134,7 +168,9 @@ def test_a_written_kb_reads_back_the_same(
         for number, (title, synonyms, description) in enumerate(written)
     ]
     path = write_jsonl(tmp_path_factory.mktemp("kb") / "kb.jsonl", rows)
-    read = list(read_entities(Lines([locate(path)]), PLAIN, Tally()))
-    assert [
-        {"id": e.entity_id, "title": e.title, "synonyms": list(e.synonyms), "description": e.description} for e in read
-    ] == rows
+    read = list(read_entities(Lines([locate(path)]), PLAIN, Tally(), itertools.count()))
+    assert [(e.entity_id, e.title, e.description) for e in read] == [
+        (row["id"], row["title"], row["description"]) for row in rows
+    ]
+    for entity, (_, synonyms, _) in zip(read, written, strict=True):
+        assert list(entity.synonyms) == list(dict.fromkeys(name.strip() for name in synonyms if name.strip()))

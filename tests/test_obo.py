@@ -99,6 +99,8 @@ def test_the_seed_alone_decides_the_split(pel_ray: RunCommand, tmp_path: Path) -
         ("[Term]\nid: TOY:2", "\nid: TOY:2", "a second `id:` in the stanza of TOY:1"),
         ("[Term]", "[Term", "does not end in ]"),
         ("alt_id: TOY:30", "alt_id TOY 30", "is not a `tag: value` line"),
+        ("[Term]\nid: TOY:1", "Term]\nid: TOY:1", "is not a `tag: value` line"),
+        ("name: cold", "name: cold\nname: flu", "a second `name:` in the stanza of TOY:5"),
     ],
 )
 def test_malformed_stanzas_name_their_line(
@@ -115,6 +117,22 @@ def test_a_file_that_is_not_obo_is_refused(pel_ray: RunCommand, tmp_path: Path, 
     (tmp_path / "x.obo").write_text(content)
     error = pel_ray("import", "obo", "x.obo", "--out", "set").error
     assert "x.obo" in error and "OBO" in error
+
+
+def test_a_skipped_term_leaves_no_mentions_behind(pel_ray: RunCommand, tmp_path: Path) -> None:
+    (tmp_path / "x.obo").write_text(OBO.replace("name: cold", "comment: cold").replace("id: TOY:1\n", "id: TOY:2\n"))
+    options = ["--mentions", "synonyms", "--on-error", "skip", "--keep-held-out"]
+    result = pel_ray("import", "obo", "x.obo", "--out", "set", *options)
+    assert "golds not in the KB: 0" in result.out
+    counts = sources_of("set", "kb")
+    assert counts["terms"]["dropped"] == {"id stands twice": 1, "obsolete": 1, "without a title": 1}
+    assert counts["synonyms"]["kept"] == sum(len(row["synonyms"]) for row in rows_of("set", "kb"))
+
+
+def test_braces_in_a_name_are_part_of_it(pel_ray: RunCommand, tmp_path: Path) -> None:
+    (tmp_path / "x.obo").write_text(OBO.replace("name: disease", "name: bis {2,4} methyl"))
+    pel_ray("import", "obo", "x.obo", "--out", "set", "--branch-depth", "99999999999")
+    assert by_id("set", "kb")["TOY:1"]["title"] == "bis {2,4} methyl"
 
 
 def test_branches_are_the_ancestors_at_the_depth_even_in_a_graph_with_cycles() -> None:

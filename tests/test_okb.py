@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import RunCommand
-from tests.reading import by_id, rows_of
+from tests.reading import by_id, rows_of, sources_of
 from tests.samples import KB_ROWS, write_jsonl, write_jsonl_set
 
 
@@ -77,6 +77,18 @@ def test_a_rerun_does_nothing_and_other_settings_are_refused(pel_ray: RunCommand
     pel_ray("okb", data, "--out", "okb")
     assert pel_ray("okb", data, "--out", "okb").out.count("already done") == 2
     assert "by is 'types' there and 'share' here" in pel_ray("okb", data, "--out", "okb", "--by", "share").error
+
+
+def test_lost_golds_are_counted(pel_ray: RunCommand, data: str) -> None:
+    pel_ray("okb", data, "--out", "okb")
+    counts = sources_of("okb", "mentions")
+    assert counts["mentions"]["notes"] == {"became NIL": 1, "lost some of their golds": 1}
+    assert counts["golds"]["dropped"] == {"of an entity that left the KB": 2}
+
+
+def test_okb_never_writes_over_what_it_reads(pel_ray: RunCommand, data: str) -> None:
+    assert "holds what okb reads" in pel_ray("okb", data, "--out", data, "--overwrite").error
+    assert pel_ray("okb", data, "--out", "okb", "--by", "version", "--older", "").code == 2
 
 
 def test_what_cannot_be_is_refused(pel_ray: RunCommand, data: str) -> None:

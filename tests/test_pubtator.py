@@ -80,10 +80,43 @@ def test_malformed_documents_name_their_line(
 
 def test_a_document_that_stands_twice_is_refused_or_counted(pel_ray: RunCommand, corpus: Path) -> None:
     corpus.write_text(f"{PUBTATOR}\n{PUBTATOR}")
-    assert "document 101 stands here and at line 1" in pel_ray("import", "pubtator", corpus, "--out", "set").error
+    assert "document 101 stands here and at corpus.txt:1" in pel_ray("import", "pubtator", corpus, "--out", "set").error
     assert pel_ray("import", "pubtator", corpus, "--out", "set", "--on-error", "skip").code == 0
     counts = sources_of("set", "mentions")
     assert (counts["documents"]["kept"], counts["mentions"]["kept"]) == (2, 5)
+
+
+def test_a_document_in_two_files_is_noticed(pel_ray: RunCommand, corpus: Path, tmp_path: Path) -> None:
+    (tmp_path / "test.txt").write_text("101|t|Aspirin again\n101|a|\n")
+    error = pel_ray("import", "pubtator", f"train={corpus}", "test=test.txt", "--out", "set").error
+    assert "test.txt:1" in error and "corpus.txt:1" in error
+
+
+@pytest.mark.parametrize("start", ["-6", "11.0", " 11", "", "\uff11\uff11", "9" * 5000])
+def test_an_annotation_with_a_bad_start_is_no_relation(pel_ray: RunCommand, corpus: Path, start: str) -> None:
+    corpus.write_text(PUBTATOR.replace("\t11\t16", f"\t{start}\t16"))
+    assert "corpus.txt:4" in pel_ray("import", "pubtator", corpus, "--out", "set").error
+
+
+def test_a_span_past_the_text_is_refused(pel_ray: RunCommand, tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_text("1|t|Title here\n1|a|\n1\t6\t99\there \tT\tC\n")
+    assert "x.txt:3" in pel_ray("import", "pubtator", "x.txt", "--out", "set").error
+
+
+def test_a_mark_elsewhere_does_not_excuse_wrong_offsets(pel_ray: RunCommand, tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_text("1|t|p53 p53p53 gene\u200e\n1|a|\n1\t1\t4\tp53\tT\tC\n")
+    assert "x.txt:3" in pel_ray("import", "pubtator", "x.txt", "--out", "set").error
+
+
+def test_lists_and_named_splits_do_not_mix(pel_ray: RunCommand, corpus: Path) -> None:
+    Path("dev.txt").write_text("102\n")
+    error = pel_ray("import", "pubtator", f"train={corpus}", "--pmids", "dev=dev.txt", "--out", "set").error
+    assert "takes the splits from lists" in error
+
+
+def test_a_file_name_may_hold_a_comma_or_an_equals_sign(pel_ray: RunCommand, tmp_path: Path) -> None:
+    (tmp_path / "a,b=c.txt").write_text(PUBTATOR)
+    assert pel_ray("import", "pubtator", "a,b=c.txt", "--out", "set").code == 0
 
 
 def test_invisible_marks_that_shift_offsets_are_passed_over(pel_ray: RunCommand, tmp_path: Path) -> None:
@@ -102,6 +135,7 @@ def test_pmid_lists_decide_the_split_and_the_rest_is_counted(pel_ray: RunCommand
     counts = sources_of("set", "mentions")
     assert counts["documents"]["dropped"] == {"id in no split list": 1}
     assert counts["mentions"]["dropped"] == {"of a document in no split list": 4}
+    assert counts["listed ids"]["kept"] == 1
 
 
 def test_medmentions_says_where_it_differs_from_the_published_counts(pel_ray: RunCommand, tmp_path: Path) -> None:
@@ -154,7 +188,7 @@ def test_a_written_document_reads_back_the_same(
         lines.append("")
     path.write_bytes("\n".join(lines).encode())
     source, tally = Lines([locate(path)]), Tally()
-    read = list(read_documents(source, tally))
+    read = list(read_documents(source, tally, {}))
     assert [(document.title, document.abstract) for document in read] == [entry[:2] for entry in written]
     for document, (title, abstract, spans) in zip(read, written, strict=True):
         mentions = list(mentions_of(document, source.where, tally, context=10**6))

@@ -56,6 +56,9 @@ def test_flags_win_over_set_and_set_over_the_file(tmp_path: Path) -> None:
         ("", "is empty"),
         ("- a\n", "is a list, expected"),
         ("1: a\n", "expected `key: value`"),
+        ("name: 2024-13-45\n", "is not YAML"),
+        ("{[a]: b}\n", "is not YAML"),
+        ("name: " + "[" * 3000, "is not YAML"),
         ("name: a\nname: b\n", "job.yaml:2: is not YAML: the key 'name' stands twice"),
     ],
 )
@@ -65,7 +68,7 @@ def test_a_wrong_spec_says_where_and_what(tmp_path: Path, text: str, expected: s
     assert expected in str(error.value) and "job.yaml" in str(error.value)
 
 
-@pytest.mark.parametrize("assignment", ["name", "=x", "name.deeper=1", "words=[x"])
+@pytest.mark.parametrize("assignment", ["name", "=x", "name.deeper=1", "words=[x", "name=2024-13-45"])
 def test_a_wrong_set_is_named(assignment: str) -> None:
     with pytest.raises(SettingsError, match="--set"):
         resolve(Outer, sets=["name=x", assignment])

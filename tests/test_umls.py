@@ -44,12 +44,14 @@ def test_every_concept_and_name_is_accounted_for(pel_ray: RunCommand, meta: Path
         "dropped": {
             "suppressed": 1,
             "not in ENG": 1,
-            "said before, but for case": 1,
+            "blank, or said before but for case": 1,
             "of a concept that was dropped": 3,
         },
         "notes": {},
         "examples": [],
     }
+    assert (counts["types"]["read"], counts["types"]["dropped"]) == (6, {"of a concept that was dropped": 2})
+    assert counts["definitions"]["dropped"] == {"suppressed, or another is preferred": 2}
     assert sum("preferred name" in note for note in counts["concepts"]["notes"]) == 1
 
 
@@ -125,6 +127,34 @@ def test_malformed_tables_are_refused(pel_ray: RunCommand, meta: Path, content: 
 def test_damage_after_the_last_concept_that_is_asked_for_is_noticed(pel_ray: RunCommand, meta: Path) -> None:
     (meta / "MRSTY.RRF").write_text(STY + "C0000008|T047|B|Disease or Syndrome|AT|256|\nC0000009|T0")
     assert "MRSTY.RRF:8" in pel_ray("import", "umls", meta, "--out", "set").error
+
+
+def test_rows_of_concepts_without_names_are_counted(pel_ray: RunCommand, meta: Path) -> None:
+    (meta / "MRDEF.RRF").write_text("C0000000|A|AT||MSH|No names.|N|256|\nC9999999|A|AT||MSH|Nor here.|N|256|\n")
+    pel_ray("import", "umls", meta, "--out", "set")
+    assert sources_of("set", "kb")["definitions"]["dropped"] == {"of a concept without names": 2}
+
+
+def test_a_missing_part_is_noticed_and_other_files_are_no_parts(pel_ray: RunCommand, meta: Path) -> None:
+    (meta / "MRCONSO.RRF").rename(meta / "MRCONSO.RRF.aa")
+    (meta / "MRCONSO.RRF.md5").write_text("no part")
+    assert pel_ray("import", "umls", meta, "--out", "set").code == 0
+    (meta / "MRCONSO.RRF.ac").touch()
+    assert "part ab of MRCONSO.RRF is missing" in pel_ray("import", "umls", meta, "--out", "other").error
+    (meta / "MRCONSO.RRF.aa").unlink()
+    assert "the first are missing" in pel_ray("import", "umls", meta, "--out", "other").error
+
+
+def test_type_names_may_hold_commas(pel_ray: RunCommand, meta: Path) -> None:
+    types = "Element, Ion, or Isotope,Virus"
+    pel_ray("import", "umls", meta, "--out", "set", "--types", types)
+    assert [row["entity_id"] for row in rows_of("set", "kb")] == ["C0000005"]
+
+
+def test_an_empty_filter_is_wrong_usage(pel_ray: RunCommand, meta: Path) -> None:
+    for option in ("--types", "--sources"):
+        assert pel_ray("import", "umls", meta, "--out", "set", option, ",").code == 2
+    assert pel_ray("import", "umls", meta, "--out", "").code == 2
 
 
 def test_the_semantic_tree_is_whole() -> None:

@@ -90,7 +90,7 @@ def test_inclusive_token_positions_read_back_as_the_words_they_cover(
     row = zeshel_mention(start_index=start, end_index=end, text=" ".join(tokens[start : end + 1]))
     path = write_jsonl(tmp_path_factory.mktemp("zeshel") / "train.json", [row])
     with spooled_texts() as texts:
-        texts.add("C1", "  ".join(tokens))
+        texts.add("C1", "  ".join(tokens), "here")
         (mention,) = read_mentions(Lines([locate(path)]), "train", texts, Tally(), context=10**6)
     assert (mention.context_left + mention.mention + mention.context_right).split() == tokens
     assert mention.mention.split() == tokens[start : end + 1]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import os
+import signal
 import sys
-from typing import Any
+from typing import NoReturn
 
 import click
 
@@ -41,10 +44,27 @@ def cli() -> None:
     """
 
 
-def main(arguments: list[str] | None = None) -> Any:
-    """Runs the command line; a user's mistake is one line and exit code 1."""
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Runs the command line; a user's mistake is one line and exit code 1, wrong usage 2, Ctrl-C 130."""
+    for name in ("SIGTERM", "SIGHUP"):
+        # Schedulers stop jobs so: end like an error does, with what was begun cleared away.
+        signal.signal(getattr(signal, name), lambda number, _: sys.exit(128 + number))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
-        cli.main(args=arguments, prog_name="pel-ray", standalone_mode=True)
+        code = cli.main(args=arguments, prog_name="pel-ray", standalone_mode=False)
     except PelRayError as error:
-        click.echo(f"pel-ray: error: {' '.join(str(error).split())}", err=True)
-        sys.exit(1)
+        click.echo(f"pel-ray: error: {str(error).replace(chr(10), ' ')}", err=True)
+        code = 1
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("pel-ray: stopped", err=True)
+        code = 130
+    except BrokenPipeError:
+        # The reader of our output has gone, as `head` does; there is no one left to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code if isinstance(code, int) else 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import click
 from pydantic.fields import FieldInfo
@@ -29,7 +29,11 @@ def settings_command(
     """
 
     def callback(spec: str | None, sets: Sequence[str], plan: bool, **given: Any) -> None:
-        flags = {field: _value(model.model_fields[field], value) for field, value in given.items() if _is_given(value)}
+        flags = {
+            field: list(value) if field == argument and isinstance(value, tuple) else _value(value)
+            for field, value in given.items()
+            if value is not None and value != ()
+        }
         try:
             settings = resolve(model, spec=spec, sets=sets, flags=flags)
         except SettingsError as error:
@@ -100,16 +104,10 @@ def _is_simple(annotation: Any) -> bool:
 
 def _without_none(annotation: Any) -> Any:
     if get_origin(annotation) in (Union, types.UnionType):
-        return next(kind for kind in get_args(annotation) if kind is not type(None))
-    return annotation
+        annotation = next(kind for kind in get_args(annotation) if kind is not type(None))
+    return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
 
 
-def _is_given(value: Any) -> bool:
-    return value is not None and value != ()
-
-
-def _value(info: FieldInfo, value: Any) -> Any:
+def _value(value: Any) -> Any:
     """A list may be given as A,B or by repeating the option."""
-    if get_origin(info.annotation) is not list:
-        return value
-    return [word for text in value for word in text.split(",") if word]
+    return [word for text in value for word in text.split(",") if word.strip()] if isinstance(value, tuple) else value

@@ -7,6 +7,7 @@ from pel_ray.cli.options import settings_command
 from pel_ray.cli.outcomes import show_outcome
 from pel_ray.steps.quickstart import QuickstartSettings, hpo_file, quickstart_data
 from pel_ray.steps.show import show_folder
+from pel_ray.storage import join
 
 
 def _run(settings: QuickstartSettings) -> None:
@@ -16,7 +17,7 @@ def _run(settings: QuickstartSettings) -> None:
     console.say(f"Results land in {settings.out}; running it again does only what is not done yet.")
     for outcome in quickstart_data(settings):
         show_outcome(outcome)
-    data = f"{settings.out}/data"
+    data = join(settings.out, "data")
     show_folder(data, 2, manifest=False)
     console.heading(f"Done. Look around with: pel-ray show {data}")
 

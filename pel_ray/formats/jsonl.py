@@ -6,10 +6,12 @@ A mention's text comes with its contexts (`context_left`, `mention`, `context_ri
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
-from pel_ray.errors import InputError
+from pel_ray.errors import BadRecord
 from pel_ray.formats.lines import Lines
 from pel_ray.formats.records import Aliases, Record, read_records
 from pel_ray.formats.spans import cut_left, cut_right, split_name
@@ -64,93 +66,104 @@ BLINK = Dialect(
     mentions=PLAIN.mentions | {"entity_ids": ("label_id",), "world": ("world", "type"), "types": ("types",)},
     rows_are_ids=True,
 )
-_NIL_LABELS = frozenset({"", "NIL", "-1"})
+_NIL_LABELS = frozenset({"NIL", "-1"})
 
 
-def read_entities(lines: Lines, dialect: Dialect, tally: Tally) -> Iterator[Entity]:
-    for row, record in enumerate(read_records(lines, dialect.kb, tally, "entities")):
-        yield Entity(
-            entity_id=record.text("entity_id", str(row) if dialect.rows_are_ids else None),
-            title=record.text("title").strip(),
-            types=record.texts("types"),
-            description=record.text("description", ""),
-            synonyms=record.texts("synonyms"),
-            alternative_ids=record.texts("alternative_ids"),
-            xrefs=record.texts("xrefs"),
-            world=record.text("world", ""),
-            where=record.where,
-        )
+def read_entities(lines: Lines, dialect: Dialect, tally: Tally, rows: Iterator[int]) -> Iterator[Entity]:
+    """`rows` counts the entities of all files of a KB."""
+    for record in read_records(lines, dialect.kb, tally, "entities"):
+        row_id = str(next(rows)) if dialect.rows_are_ids else None
+        entity = tally.attempt("entities", partial(_entity, record, row_id))
+        if entity is not None:
+            yield entity
+
+
+def _entity(record: Record, row_id: str | None) -> Entity:
+    return Entity(
+        entity_id=record.name("entity_id", row_id),
+        title=record.name("title"),
+        types=record.names("types"),
+        description=record.text("description", ""),
+        synonyms=record.names("synonyms"),
+        alternative_ids=record.names("alternative_ids"),
+        xrefs=record.names("xrefs"),
+        world=record.name("world", ""),
+        where=record.where,
+    )
 
 
 def read_texts(lines: Lines, texts: Texts, splits: dict[str, str], tally: Tally) -> None:
     """Puts the documents of a file into `texts`, and the split of each into `splits`."""
+
+    def add(record: Record) -> None:
+        document_id = record.name("document_id")
+        texts.add(document_id, record.text("text"), record.where)
+        splits[document_id] = record.name("split", "")
+
     for record in read_records(lines, DOCUMENTS, tally, "documents"):
-        document_id = record.text("document_id")
-        if document_id in texts:
-            raise InputError(record.where, f"document {document_id} stands twice. Ids must be unique")
-        texts.add(document_id, record.text("text"))
-        splits[document_id] = record.text("split", "")
+        tally.attempt("documents", partial(add, record))
 
 
-def read_mentions(
-    lines: Lines,
-    dialect: Dialect,
-    tally: Tally,
-    *,
-    texts: Texts,
-    splits: dict[str, str],
-    split: str,
-    context: int,
-) -> Iterator[Mention]:
-    for row, record in enumerate(read_records(lines, dialect.mentions, tally, "mentions")):
-        document_id = record.text("document_id", "")
-        parts = _parts(record, document_id, texts, tally)
-        if parts is None:
-            continue
-        labels = _labels(record)
-        if not labels:
-            tally.note("mentions", "NIL")
-        yield Mention(
-            mention_id=record.text("mention_id", f"{split or 'mention'}-{row}"),
+@dataclass(frozen=True, kw_only=True)
+class Reader:
+    """Turns records into mentions: where their documents are, and what to do where a record does not say it."""
+
+    dialect: Dialect
+    texts: Texts
+    splits: dict[str, str]
+    """The split of each document that has one."""
+    context: int
+    rows: Iterator[int] = field(default_factory=itertools.count)
+    """Numbers for mentions without an id, over all files."""
+
+    def read(self, lines: Lines, split: str, tally: Tally) -> Iterator[Mention]:
+        for record in read_records(lines, self.dialect.mentions, tally, "mentions"):
+            mention = tally.attempt("mentions", partial(self._mention, record, split))
+            if mention is not None:
+                if not mention.entity_ids:
+                    tally.note("mentions", "NIL")
+                yield mention
+
+    def _mention(self, record: Record, split: str) -> Mention:
+        document_id = record.name("document_id", "")
+        left, mention, right = self._parts(record, document_id)
+        return Mention(
+            mention_id=record.name("mention_id", f"mention-{next(self.rows)}"),
             document_id=document_id,
-            context_left=cut_left(parts[0], context),
-            mention=parts[1],
-            context_right=cut_right(parts[2], context),
-            entity_ids=labels,
-            split=split_name(split or record.text("split", splits.get(document_id, ""))),
-            world=record.text("world", ""),
-            types=record.texts("types"),
+            context_left=cut_left(left, self.context),
+            mention=mention,
+            context_right=cut_right(right, self.context),
+            entity_ids=_labels(record),
+            split=split_name(split or record.name("split", self.splits.get(document_id, ""))),
+            world=record.name("world", ""),
+            types=record.names("types"),
             where=record.where,
         )
+
+    def _parts(self, record: Record, document_id: str) -> tuple[str, str, str]:
+        """Left context, mention, right context."""
+        if record.is_set("context_left") or record.is_set("context_right"):
+            return record.text("context_left", ""), record.text("mention"), record.text("context_right", "")
+        text = record.text("context") if record.is_set("context") else self.texts.get(document_id)
+        if text is None and not record.has("start"):
+            return "", record.text("mention"), ""
+        if text is None:
+            problem = f"document {document_id!r} is not among the {len(self.texts):,} documents given"
+            raise BadRecord(record.where, "document not given", f"{problem}. Pass its file with --documents")
+        start, end = record.span(text)
+        said = record.text("mention", text[start:end])
+        if text[start:end] != said:
+            problem = (
+                f"the text at {start}-{end} is {text[start:end]!r}, the record says {said!r}. "
+                "Correct it, or pass --on-error skip to leave such mentions out"
+            )
+            raise BadRecord(record.where, "text and offsets disagree", problem)
+        return text[:start], said, text[end:]
 
 
 def _labels(record: Record) -> tuple[str, ...]:
     if not record.has("entity_ids"):
         names = " or ".join(record.aliases["entity_ids"])
-        raise InputError(record.where, f"has no label ({names}). Write null where the KB does not hold it (NIL)")
-    return tuple(dict.fromkeys(label for label in record.texts("entity_ids") if label not in _NIL_LABELS))
-
-
-def _parts(record: Record, document_id: str, texts: Texts, tally: Tally) -> tuple[str, str, str] | None:
-    """Left context, mention, right context; nothing where they cannot be had and such mentions are left out."""
-    if record.has("context_left") or record.has("context_right"):
-        return record.text("context_left", ""), record.text("mention"), record.text("context_right", "")
-    text = record.text("context") if record.has("context") else texts.get(document_id)
-    if text is None and not record.has("start"):
-        return "", record.text("mention"), ""
-    if text is None:
-        tally.problem(
-            "mentions", "document not given", record.where,
-            f"document {document_id!r} is not among the {len(texts):,} documents given. Pass its file with --documents",
-        )  # fmt: skip
-        return None
-    start, end = record.number("start"), record.number("end")
-    said = record.text("mention", text[start:end])
-    if text[start:end] != said or not said:
-        tally.problem(
-            "mentions", "text and offsets disagree", record.where,
-            f"the text at {start}-{end} is {text[start:end]!r}, the record says {said!r}. "
-            "Correct it, or pass --on-error skip to leave such mentions out",
-        )  # fmt: skip
-        return None
-    return text[:start], said, text[end:]
+        problem = f"has no label ({names}). Write null where the KB does not hold it (NIL)"
+        raise BadRecord(record.where, "without a label", problem)
+    return tuple(label for label in record.names("entity_ids") if label not in _NIL_LABELS)

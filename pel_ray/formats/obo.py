@@ -15,8 +15,6 @@ SCOPES = ("exact", "narrow", "broad", "related")
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"\s*(.*)', re.DOTALL)
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _ESCAPED = {"n": "\n", "t": "\t", "W": " "}
-# A value ends at an unescaped trailing modifier `{...}` or comment ` ! name of the other term`.
-_TRAILER = re.compile(r"\s+(?:\{.*|!.*)$", re.DOTALL)
 
 
 @dataclass(slots=True)
@@ -53,10 +51,13 @@ def read_terms(lines: Lines, tally: Tally) -> Iterator[Term]:
             if term is None:
                 tally.read("other stanzas")
                 tally.drop("other stanzas", f"{line}: not a term")
-        elif term is not None and line and not line.startswith("!"):
-            _read_tag(term, line, lines.where(number))
-        elif number == 1 and not re.match(r"[\w-]+:|!|$", line):
-            raise InputError(lines.where(1), "is not OBO: expected a header line like `format-version: 1.4`")
+        elif line and not line.startswith("!"):
+            tag, colon, value = line.partition(":")
+            if not colon:
+                problem = f"{line[:60]!r} is not a `tag: value` line of OBO. Is the file OBO, and whole?"
+                raise InputError(lines.where(number), problem)
+            if term is not None:
+                _read_tag(term, tag, value.strip(), lines.where(number))
     if term is not None:
         yield _checked(term)
     if num_stanzas == 0:
@@ -69,17 +70,13 @@ def _checked(term: Term) -> Term:
     return term
 
 
-def _read_tag(term: Term, line: str, where: str) -> None:
-    tag, colon, value = line.partition(":")
-    if not colon:
-        raise InputError(where, f"{line[:60]!r} is not a `tag: value` line")
-    value = value.strip()
+def _read_tag(term: Term, tag: str, value: str, where: str) -> None:
+    if (tag == "id" and term.id) or (tag == "name" and term.name):
+        raise InputError(where, f"a second `{tag}:` in the stanza of {term.id}. Is a [Term] line missing?")
     if tag == "id":
-        if term.id:
-            raise InputError(where, f"a second `id:` in the stanza of {term.id}. Is a [Term] line missing?")
         term.id = _bare(value)
     elif tag == "name":
-        term.name = _unescaped(_TRAILER.sub("", value) if "{" in value else value)
+        term.name = _unescaped(_without_modifier(value))
     elif tag == "def":
         term.definition = _quoted(value, where)[0]
     elif tag == "namespace":
@@ -100,6 +97,12 @@ def _read_tag(term: Term, line: str, where: str) -> None:
         }
         if tag in targets:
             targets[tag].append(_bare(value))
+
+
+def _without_modifier(value: str) -> str:
+    """Without a trailing modifier `{source="x"}`; other braces belong to the name."""
+    brace = value.rfind(" {")
+    return value[:brace].rstrip() if value.endswith("}") and brace >= 0 and "=" in value[brace:] else value
 
 
 def _bare(value: str) -> str:
@@ -157,6 +160,8 @@ class Hierarchy:
         level = {term for term, parents in self.parents.items() if not parents}
         shallower = set(level)
         for _ in range(depth):
+            if not level:
+                return {}
             level = {child for term in level for child in children.get(term, ())} - shallower
             shallower |= level
         found: dict[str, set[str]] = {}

@@ -23,6 +23,8 @@ from pel_ray.schema import Mention
 from pel_ray.tally import Tally
 
 _TEXT_LINE = re.compile(r"([^|\t]+)\|([ta])\|(.*)", re.DOTALL)
+_RELATION = re.compile(r"[A-Za-z_][\w-]*")
+_OFFSET = re.compile(r"[0-9]{1,9}")
 _ID_SEPARATOR = re.compile(r"[|;+]")
 _NIL_IDS = frozenset({"", "-", "-1", "NIL"})
 
@@ -55,23 +57,24 @@ class Document:
         return f"{self.title} {self.abstract}"
 
 
-def read_documents(lines: Lines, tally: Tally) -> Iterator[Document]:
-    """Documents one by one; a bad annotation or a repeated document stops or is counted, as the tally says."""
-    seen: dict[str, int] = {}
+def read_documents(lines: Lines, tally: Tally, seen: dict[str, str]) -> Iterator[Document]:
+    """Documents one by one; a bad annotation or a repeated document stops or is counted, as the tally says.
+
+    `seen` remembers over all files of a corpus where each document stands.
+    """
+    num_documents = 0
     for document in _grouped(lines, tally):
+        num_documents += 1
         tally.read("documents")
-        first = seen.setdefault(document.document_id, document.line)
-        if first == document.line:
+        where = lines.where(document.line)
+        first = seen.setdefault(document.document_id, where)
+        if first == where:
             yield document
             continue
-        tally.problem(
-            "documents",
-            "stands twice",
-            lines.where(document.line),
-            f"document {document.document_id} stands here and at line {first}. Remove one, or pass --on-error skip",
-        )
+        problem = f"document {document.document_id} stands here and at {first}. Remove one, or pass --on-error skip"
+        tally.problem("documents", "stands twice", where, problem)
         tally.drop("mentions", "in a document that stands twice", len(document.annotations))
-    if not seen:
+    if not num_documents:
         raise InputError(lines.name, "holds no PubTator document, which starts with a line `PMID|t|title`")
 
 
@@ -85,10 +88,14 @@ def _grouped(lines: Lines, tally: Tally) -> Iterator[Document]:
                 yield document
             document, has_abstract = Document(match[1], number, title=match[3]), False
         elif match and document is not None and not has_abstract:
-            _check_document(match[1], document, lines.where(number))
+            if match[1] != document.document_id:
+                raise InputError(lines.where(number), _other_document(match[1], document))
             document.abstract, has_abstract = match[3], True
         elif match:
-            raise InputError(lines.where(number), "is an abstract without a title line `PMID|t|title` before it")
+            problem = (
+                "a second abstract" if has_abstract else "an abstract without a title line `PMID|t|title` before it"
+            )
+            raise InputError(lines.where(number), f"is {problem}")
         elif line.strip():
             _annotate(document, line, number, lines, tally)
         elif document is not None:
@@ -100,8 +107,7 @@ def _grouped(lines: Lines, tally: Tally) -> Iterator[Document]:
 
 def _annotate(document: Document | None, line: str, number: int, lines: Lines, tally: Tally) -> None:
     columns = line.split("\t")
-    if document is not None and len(columns) >= 4 and not _is_number(columns[1]):
-        _check_document(columns[0], document, lines.where(number))
+    if len(columns) in (4, 5) and _RELATION.fullmatch(columns[1]):
         tally.read("relations")
         tally.drop("relations", "not used in linking")
         return
@@ -110,7 +116,6 @@ def _annotate(document: Document | None, line: str, number: int, lines: Lines, t
     if document is None or fault:
         tally.problem("mentions", "malformed line", lines.where(number), fault)
         return
-    _check_document(columns[0], document, lines.where(number))
     _, start, end, text, types, ids, *parts = columns
     document.annotations.append(
         Annotation(
@@ -119,30 +124,27 @@ def _annotate(document: Document | None, line: str, number: int, lines: Lines, t
             end=int(end),
             text=text,
             types=tuple(filter(None, types.split(","))),
-            ids=tuple(name for name in _ID_SEPARATOR.split(ids) if name not in _NIL_IDS),
+            ids=tuple(name for word in _ID_SEPARATOR.split(ids) if (name := word.strip()) not in _NIL_IDS),
             composite="+" in ids or bool(parts and parts[0]),
         )
     )
 
 
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit()
-
-
 def _fault(document: Document | None, columns: list[str]) -> str:
     """What is wrong with an annotation line, or nothing."""
     if document is None:
-        return "is an annotation without a document `PMID|t|title` before it"
+        return "is not in a document. Expected a line `PMID|t|title` before it"
     if len(columns) not in (6, 7):
         return f"has {len(columns)} tab-separated columns, expected 6 (document, start, end, text, type, id) or 7"
-    if not (_is_number(columns[1]) and _is_number(columns[2])):
-        return f"start and end are {columns[1]!r} and {columns[2]!r}, expected whole numbers"
+    if columns[0] != document.document_id:
+        return _other_document(columns[0], document)
+    if not (_OFFSET.fullmatch(columns[1]) and _OFFSET.fullmatch(columns[2])):
+        return f"start and end are {columns[1][:20]!r} and {columns[2][:20]!r}, expected whole numbers"
     return ""
 
 
-def _check_document(document_id: str, document: Document, where: str) -> None:
-    if document_id != document.document_id:
-        raise InputError(where, f"belongs to document {document_id!r}, but stands in {document.document_id!r}")
+def _other_document(document_id: str, document: Document) -> str:
+    return f"belongs to document {document_id!r}, but stands in {document.document_id!r}. Is a line missing or moved?"
 
 
 def mentions_of(
@@ -154,12 +156,14 @@ def mentions_of(
     split: str = "",
     strip_prefixes: Iterable[str] = (),
     keep_composites: bool = True,
+    type_name: Callable[[str], str] = str,
 ) -> Iterator[Mention]:
     """The mentions of one document, each checked against the text it claims to stand for."""
     text = document.text
+    marked = MarkedText(text)
     ids_used: set[str] = set()
     for annotation in document.annotations:
-        span = _found_span(annotation, text)
+        span = marked.find(annotation.start, annotation.end, annotation.text)
         if span is None:
             tally.problem(
                 "mentions",
@@ -188,31 +192,44 @@ def mentions_of(
             context_right=cut_right(text[end:], context),
             entity_ids=_without_prefixes(annotation.ids, strip_prefixes),
             split=split,
-            types=annotation.types,
+            types=tuple(map(type_name, annotation.types)),
             where=where(annotation.line),
         )
 
 
-def _found_span(annotation: Annotation, text: str) -> tuple[int, int] | None:
-    """Where the annotated text stands: at its offsets, or moved by invisible marks that the annotator's tool lost."""
-    if text[annotation.start : annotation.end].replace("\n", " ") == annotation.text.replace("\n", " ") != "":
-        return annotation.start, annotation.end
-    wanted = _plain(annotation.text)
-    num_marks = len(text) - len(_plain(text))
-    if not wanted or not num_marks:
+class MarkedText:
+    """A text in which invisible format marks (U+200E and the like) may stand that offsets do not count."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._places: list[int] | None = None
+        if not text.isascii():
+            places = [place for place, character in enumerate(text) if unicodedata.category(character) != "Cf"]
+            self._places = places if len(places) < len(text) else None
+
+    def find(self, start: int, end: int, wanted: str) -> tuple[int, int] | None:
+        """Where `wanted` stands: at its offsets, or where they point when the marks are not counted."""
+        if not wanted or not start < end:
+            return None
+        if end <= len(self._text) and _same(self._text[start:end], wanted):
+            return start, end
+        if self._places is None:
+            return None
+        if end <= len(self._text) and _same(_plain(self._text[start:end]), _plain(wanted)):
+            return start, end
+        if end <= len(self._places):
+            first, last = self._places[start], self._places[end - 1] + 1
+            if _same(_plain(self._text[first:last]), _plain(wanted)):
+                return first, last
         return None
-    for shift in range(num_marks + 1):
-        for start in (annotation.start + shift, annotation.start - shift):
-            for end in range(start + len(wanted), start + len(wanted) + num_marks + 1):
-                if 0 <= start and end <= len(text) and _plain(text[start:end]) == wanted:
-                    return start, end
-    return None
+
+
+def _same(found: str, wanted: str) -> bool:
+    # Corpora differ in whether title and abstract are joined by a space or a line end.
+    return found.replace("\n", " ") == wanted.replace("\n", " ")
 
 
 def _plain(text: str) -> str:
-    """Without the invisible format marks (U+200E and the like), which shift offsets in one MedMentions document."""
-    if text.isascii():
-        return text
     return "".join(character for character in text if unicodedata.category(character) != "Cf")
 
 

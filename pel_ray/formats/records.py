@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from pel_ray.errors import InputError
+from pel_ray.errors import BadRecord
 from pel_ray.formats.lines import Lines
 from pel_ray.tally import Tally
 
@@ -28,34 +29,48 @@ class Record:
         name, value = self._find(field)
         if value is None:
             if default is None:
-                raise InputError(self.where, f"has no {field}. {self._expected(field)}")
+                raise BadRecord(self.where, f"without {field}", f"has no {field}. {self._expected(field)}")
             return default
         if isinstance(value, str):
             return value
         if isinstance(value, int) and not isinstance(value, bool):
             return str(value)
-        raise InputError(self.where, f"{name} is {_shown(value)}, expected text")
+        raise BadRecord(self.where, f"{name} is not text", f"{name} is {_shown(value)}, expected text")
 
-    def texts(self, field: str) -> tuple[str, ...]:
-        """A list of strings; a lone string counts as a list of one."""
+    def name(self, field: str, default: str | None = None) -> str:
+        """An id, title or the like: text without the white space around it."""
+        return self.text(field, default).strip()
+
+    def names(self, field: str) -> tuple[str, ...]:
+        """A list of names, each once; a lone string counts as a list of one, and blank ones do not count."""
         name, value = self._find(field)
         values = value if isinstance(value, list) else [] if value is None else [value]
         if not all(isinstance(item, (str, int)) and not isinstance(item, bool) for item in values):
-            raise InputError(self.where, f"{name} is {_shown(value)}, expected a list of texts")
-        return tuple(str(item) for item in values)
+            problem = f"{name} is {_shown(value)}, expected a list of texts"
+            raise BadRecord(self.where, f"{name} is not a list of texts", problem)
+        return tuple(dict.fromkeys(text for item in values if (text := str(item).strip())))
+
+    def span(self, text: str) -> tuple[int, int]:
+        """Start and end, which must lie in the text."""
+        start, end = self.number("start"), self.number("end")
+        if not start < end <= len(text):
+            problem = f"start {start} and end {end} are no span of the text, which has {len(text):,} characters"
+            raise BadRecord(self.where, "offsets outside the text", problem)
+        return start, end
 
     def number(self, field: str) -> int:
         name, value = self._find(field)
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise InputError(
-                self.where,
-                f"{name} is {_shown(value)}, expected a whole number from 0. {self._expected(field)}",
-            )
+            problem = f"{name} is {_shown(value)}, expected a whole number from 0. {self._expected(field)}"
+            raise BadRecord(self.where, f"{name} is not a number", problem)
         return value
 
     def has(self, field: str) -> bool:
-        """Whether the field is given; a null counts, since a null label is a NIL that someone wrote down."""
+        """Whether the field is given, be it as null: a null label is a NIL that someone wrote down."""
         return any(name in self.fields for name in self.aliases[field])
+
+    def is_set(self, field: str) -> bool:
+        return self._find(field)[1] is not None
 
     def _find(self, field: str) -> tuple[str, Any]:
         for name in self.aliases[field]:
@@ -73,34 +88,43 @@ def read_records(lines: Lines, aliases: Aliases, tally: Tally, subject: str) -> 
     for number, line in lines:
         if not line.strip():
             continue
-        fields = _parsed(line, lines.where(number))
         tally.read(subject)
-        for name in fields.keys() - known:
-            tally.note(subject, f"field {name} not used")
-        yield Record(fields, lines.where(number), aliases)
+        record = tally.attempt(subject, partial(_record, line, lines.where(number), aliases))
+        if record is not None:
+            for name in sorted(record.fields.keys() - known):
+                tally.note(subject, f"field {name} not used")
+            yield record
+
+
+def _record(line: str, where: str, aliases: Aliases) -> Record:
+    return Record(_parsed(line, where), where, aliases)
 
 
 def _parsed(line: str, where: str) -> dict[str, Any]:
     try:
-        content = json.loads(line)
+        content = json.loads(line, object_pairs_hook=_unique_keys)
+        if "\\ud" in line.lower():
+            # Half a surrogate pair can be written in JSON but is no text: it cannot be stored as UTF-8.
+            json.dumps(content, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        half = f"holds half a surrogate pair ({error.object[error.start]!r}): no valid text"
+        raise BadRecord(where, "half a surrogate pair", half) from error
     except (ValueError, RecursionError) as error:
         # A JSON document laid out over many lines is the commonest mistake.
-        raise InputError(where, f"is not JSON ({error}). Expected JSON lines: one whole object a line") from error
+        problem = f"is not JSON ({error}). Expected JSON lines: one whole object a line"
+        raise BadRecord(where, "not JSON", problem) from error
     if not isinstance(content, dict):
-        raise InputError(where, f"is {_shown(content)}, expected a JSON object")
-    if "\\ud" in line.lower():
-        _check_surrogates(content, where)
+        raise BadRecord(where, "not an object", f"is {_shown(content)}, expected a JSON object")
     return content
 
 
-def _check_surrogates(content: dict[str, Any], where: str) -> None:
-    """Half a surrogate pair can be written in JSON but is no text: it cannot be stored as UTF-8."""
-    try:
-        json.dumps(content, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        raise InputError(
-            where, f"holds half a surrogate pair ({error.object[error.start]!r}): no valid text"
-        ) from error
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """JSON itself lets the last of two equal keys win in silence."""
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} stands twice")
+    return content
 
 
 def _shown(value: Any) -> str:

@@ -204,10 +204,15 @@ def find_types(wanted: Iterable[str], known: Iterable[str], option: str) -> list
         if name.casefold() in by_key:
             by_key.setdefault(type_id.casefold(), by_key[name.casefold()])
     found = []
-    for word in wanted:
-        if word.casefold() not in by_key:
-            near = difflib.get_close_matches(word.casefold(), by_key, n=3, cutoff=0.5)
-            names = ", ".join(by_key[key] for key in near) or ", ".join(sorted(by_key.values())[:5])
-            raise SettingsError(f"{option}: no type {word!r} here. Nearest: {names}")
-        found.append(by_key[word.casefold()])
+    words = [word.strip() for word in wanted]
+    while words:
+        # A name may hold commas, at which the command line has cut it.
+        sizes = range(len(words), 0, -1)
+        size = next((size for size in sizes if ", ".join(words[:size]).casefold() in by_key), 0)
+        if not size:
+            near = difflib.get_close_matches(words[0].casefold(), by_key, n=6, cutoff=0.5)
+            names = list(dict.fromkeys(by_key[key] for key in near))[:3] or sorted(set(by_key.values()))[:5]
+            raise SettingsError(f"{option}: no type {words[0]!r} here. Nearest: {'; '.join(names)}")
+        found.append(by_key[", ".join(words[:size]).casefold()])
+        words = words[size:]
     return found

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO
 
+from pel_ray.errors import BadRecord, StorageError
+
 
 class Texts:
     """Put texts in, get them out by id; only the ids and positions are held in memory."""
@@ -15,10 +17,19 @@ class Texts:
         self._file = file
         self._spans: dict[str, tuple[int, int]] = {}
 
-    def add(self, document_id: str, text: str) -> None:
+    def add(self, document_id: str, text: str, where: str) -> None:
+        if document_id in self._spans:
+            problem = f"document {document_id} stands twice. Ids must be unique"
+            raise BadRecord(where, "document stands twice", problem)
         content = text.encode()
-        self._spans[document_id] = (self._file.seek(0, 2), len(content))
-        self._file.write(content)
+        try:
+            self._spans[document_id] = (self._file.seek(0, 2), len(content))
+            self._file.write(content)
+        except OSError as error:
+            raise StorageError(
+                f"{tempfile.gettempdir()}: cannot write the texts of the documents there: {error.strerror}. "
+                "Name a folder with more room in the environment variable TMPDIR"
+            ) from error
 
     def get(self, document_id: str) -> str | None:
         span = self._spans.get(document_id)
@@ -26,9 +37,6 @@ class Texts:
             return None
         self._file.seek(span[0])
         return self._file.read(span[1]).decode()
-
-    def __contains__(self, document_id: str) -> bool:
-        return document_id in self._spans
 
     def __len__(self) -> int:
         return len(self._spans)

@@ -15,6 +15,7 @@ from pel_ray.schema import Entity
 from pel_ray.tally import Tally
 
 NUM_FIELDS = {"MRCONSO": 18, "MRSTY": 6, "MRDEF": 8}
+SUBJECTS = {"MRCONSO": "names", "MRSTY": "types", "MRDEF": "definitions"}
 Rows = list[list[str]]
 
 
@@ -34,11 +35,13 @@ class Rules:
 def read_entities(
     names: Lines, types: Lines, definitions: Lines | None, rules: Rules, tally: Tally
 ) -> Iterator[Entity]:
-    type_rows = _Cursor(types, "MRSTY")
-    definition_rows = _Cursor(definitions, "MRDEF") if definitions else None
-    for concept, rows, where in _concepts(names, "MRCONSO"):
+    type_rows = _Cursor(types, "MRSTY", tally)
+    definition_rows = _Cursor(definitions, "MRDEF", tally) if definitions else None
+    if definitions is None:
+        tally.read("definitions", 0)
+        tally.note("definitions", "there is no MRDEF.RRF")
+    for concept, rows, where in _concepts(names, "MRCONSO", tally):
         tally.read("concepts")
-        tally.read("names", len(rows))
         entity = _entity(
             concept,
             rows,
@@ -60,38 +63,52 @@ def read_entities(
 def _entity(
     concept: str, names: Rows, types: Rows, definitions: Rows, rules: Rules, tally: Tally, where: str
 ) -> Entity | None:
-    if rules.types and not any(row[1] in rules.types for row in types):
-        tally.drop("concepts", "of another type" if types else "without a row in MRSTY")
-        return None
     active = [row for row in names if row[16] == "N"]
-    if rules.sources and not any(row[11] in rules.sources for row in active):
-        tally.drop("concepts", "in none of the source vocabularies")
-        return None
     spoken = [row for row in active if row[1] == rules.language]
-    if not spoken:
-        tally.drop("concepts", f"without an unsuppressed name in {rules.language}")
+    reason = _why_not(types, active, spoken, rules)
+    preferred = max(spoken, key=_preference, default=None)
+    if reason:
+        tally.drop("concepts", reason)
+    elif preferred is None or not preferred[14].strip():
+        tally.problem("concepts", "without a title", where, f"{concept} has no title: its preferred name is blank")
+    if reason or preferred is None or not preferred[14].strip():
+        tally.drop("types", "of a concept that was dropped", len(types))
+        tally.drop("definitions", "of a concept that was dropped", len(definitions))
         return None
-    preferred = max(spoken, key=_preference)
     if _preference(preferred) < _PREFERRED:
         tally.note("concepts", "title is not the preferred name, which is suppressed or in another language")
-    title = preferred[14].strip()
-    texts = {title.casefold(): title}
-    for row in spoken:
-        texts.setdefault(row[14].strip().casefold(), row[14].strip())
+    texts = _distinct([preferred, *spoken])
     tally.drop("names", "suppressed", len(names) - len(active))
     tally.drop("names", f"not in {rules.language}", len(active) - len(spoken))
-    tally.drop("names", "said before, but for case", len(spoken) - len(texts))
+    tally.drop("names", "blank, or said before but for case", len(spoken) - len(texts))
     description = _definition(definitions, rules.definition_sources)
-    if description:
-        tally.note("concepts", "with a definition")
+    tally.drop("definitions", "suppressed, or another is preferred", len(definitions) - bool(description))
     return Entity(
         entity_id=concept,
-        title=title,
+        title=texts[0],
         types=tuple(row[3] for row in types),
         description=description,
-        synonyms=tuple(texts.values())[1:],
+        synonyms=tuple(texts[1:]),
         where=where,
     )
+
+
+def _why_not(types: Rows, active: Rows, spoken: Rows, rules: Rules) -> str:
+    """Why a concept is left out, or nothing."""
+    if rules.types and not any(row[1] in rules.types for row in types):
+        return "of another type" if types else "without a row in MRSTY"
+    if rules.sources and not any(row[11] in rules.sources for row in active):
+        return "in none of the source vocabularies"
+    return "" if spoken else f"without an unsuppressed name in {rules.language}"
+
+
+def _distinct(rows: Rows) -> list[str]:
+    texts: dict[str, str] = {}
+    for row in rows:
+        text = row[14].strip()
+        if text:
+            texts.setdefault(text.casefold(), text)
+    return list(texts.values())
 
 
 _PREFERRED = (True, True, True)
@@ -111,8 +128,9 @@ def _definition(rows: Rows, preferred: Sequence[str]) -> str:
     return best[5].strip() if best else ""
 
 
-def _concepts(lines: Lines, table: str) -> Iterator[tuple[str, Rows, str]]:
+def _concepts(lines: Lines, table: str, tally: Tally) -> Iterator[tuple[str, Rows, str]]:
     """The rows of one concept after the other, with the place of the first."""
+    subject = SUBJECTS[table]
     num_fields = NUM_FIELDS[table]
     concept, first = "", 0
     rows: Rows = []
@@ -125,7 +143,10 @@ def _concepts(lines: Lines, table: str) -> Iterator[tuple[str, Rows, str]]:
                 f"has {line.count('|')} pipes, expected {num_fields} with one at the end ({table}). "
                 "Is the file cut short, or of another table?",
             )
+        tally.read(subject)
         if row[0] != concept:
+            if not row[0]:
+                raise InputError(lines.where(number), "has no concept (CUI) in its first field")
             if row[0] < concept:
                 raise InputError(
                     lines.where(number),
@@ -143,20 +164,26 @@ def _concepts(lines: Lines, table: str) -> Iterator[tuple[str, Rows, str]]:
 class _Cursor:
     """Rows by concept from a sorted file, for a caller that asks in the same order."""
 
-    def __init__(self, lines: Lines, table: str) -> None:
-        self._concepts = _concepts(lines, table)
+    def __init__(self, lines: Lines, table: str, tally: Tally) -> None:
+        self._concepts = _concepts(lines, table, tally)
+        self._subject = SUBJECTS[table]
+        self._tally = tally
         self._concept = ""
         self._rows: Rows = []
 
     def rows_of(self, concept: str) -> Rows:
         while self._concept < concept:
+            # What is still here was not asked for.
+            self._tally.drop(self._subject, "of a concept without names", len(self._rows))
             self._concept, self._rows, _ = next(self._concepts, (_AFTER_ALL, [], ""))
-        return self._rows if self._concept == concept else []
+        if self._concept != concept:
+            return []
+        rows, self._rows = self._rows, []
+        return rows
 
     def finish(self) -> None:
         """Reads to the end, so that a damaged last part does not go unnoticed."""
-        for _ in self._concepts:
-            pass
+        self.rows_of(_AFTER_ALL)
 
 
 _AFTER_ALL = "\U0010ffff"

@@ -7,8 +7,9 @@ positions of whitespace tokens, and the end is inclusive.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
-from pel_ray.errors import InputError
+from pel_ray.errors import BadRecord
 from pel_ray.formats.lines import Lines
 from pel_ray.formats.records import Aliases, Record, read_records
 from pel_ray.formats.spans import cut_left, cut_right, split_name
@@ -32,59 +33,69 @@ MENTIONS: Aliases = {
 
 def read_entities(lines: Lines, world: str, tally: Tally) -> Iterator[Entity]:
     for record in read_records(lines, DOCUMENTS, tally, "entities"):
-        yield Entity(
-            entity_id=record.text("document_id"),
-            title=record.text("title").strip(),
-            description=record.text("text"),
-            world=world,
-            where=record.where,
-        )
+        entity = tally.attempt("entities", partial(_entity, record, world))
+        if entity is not None:
+            yield entity
+
+
+def _entity(record: Record, world: str) -> Entity:
+    return Entity(
+        entity_id=record.name("document_id"),
+        title=record.name("title"),
+        description=record.text("text"),
+        world=world,
+        where=record.where,
+    )
 
 
 def read_texts(lines: Lines, texts: Texts, tally: Tally) -> None:
     for record in read_records(lines, DOCUMENTS, tally, "documents"):
-        texts.add(record.text("document_id"), record.text("text"))
+        tally.attempt("documents", partial(_add_text, record, texts))
+
+
+def _add_text(record: Record, texts: Texts) -> None:
+    texts.add(record.name("document_id"), record.text("text"), record.where)
 
 
 def read_mentions(lines: Lines, split: str, texts: Texts, tally: Tally, *, context: int) -> Iterator[Mention]:
     for record in read_records(lines, MENTIONS, tally, "mentions"):
-        parts = _parts(record, texts, tally)
-        if parts is not None:
-            yield Mention(
-                mention_id=record.text("mention_id"),
-                document_id=record.text("document_id"),
-                context_left=cut_left(parts[0], context),
-                mention=parts[1],
-                context_right=cut_right(parts[2], context),
-                entity_ids=(record.text("label"),),
-                split=split_name(split),
-                world=record.text("world"),
-                where=record.where,
-            )
+        mention = tally.attempt("mentions", partial(_mention, record, split, texts, context))
+        if mention is not None:
+            yield mention
 
 
-def _parts(record: Record, texts: Texts, tally: Tally) -> tuple[str, str, str] | None:
+def _mention(record: Record, split: str, texts: Texts, context: int) -> Mention:
+    left, mention, right = _parts(record, texts)
+    label = record.name("label")
+    if not label:
+        raise BadRecord(record.where, "without a label", "has an empty label_document_id")
+    return Mention(
+        mention_id=record.name("mention_id"),
+        document_id=record.name("document_id"),
+        context_left=cut_left(left, context),
+        mention=mention,
+        context_right=cut_right(right, context),
+        entity_ids=(label,),
+        split=split_name(split),
+        world=record.name("world"),
+        where=record.where,
+    )
+
+
+def _parts(record: Record, texts: Texts) -> tuple[str, str, str]:
     """Left context, mention and right context, joined from tokens."""
-    document_id = record.text("document_id")
+    document_id = record.name("document_id")
     text = texts.get(document_id)
     if text is None:
-        raise InputError(
-            record.where,
-            f"document {document_id} is in no file of documents/ (its world is {record.text('world')!r})",
-        )
+        problem = f"document {document_id} is in no file of documents/ (its world is {record.text('world')!r})"
+        raise BadRecord(record.where, "document not given", problem)
     tokens = text.split()
     start, end = record.number("start"), record.number("end")
     if start > end or end >= len(tokens):
-        tally.problem(
-            "mentions", "index past the text", record.where,
-            f"tokens {start} to {end} (inclusive) of document {document_id}, which has {len(tokens)} tokens",
-        )  # fmt: skip
-        return None
+        problem = f"tokens {start} to {end} (inclusive) of document {document_id}, which has {len(tokens)} tokens"
+        raise BadRecord(record.where, "index past the text", problem)
     mention = " ".join(tokens[start : end + 1])
     if mention != record.text("text"):
-        tally.problem(
-            "mentions", "text and index disagree", record.where,
-            f"tokens {start} to {end} (inclusive) are {mention!r}, the record says {record.text('text')!r}",
-        )  # fmt: skip
-        return None
+        problem = f"tokens {start} to {end} (inclusive) are {mention!r}, the record says {record.text('text')!r}"
+        raise BadRecord(record.where, "text and index disagree", problem)
     return " ".join(tokens[:start]) + " ", mention, " " + " ".join(tokens[end + 1 :])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import ClassVar
 
 from pel_ray.errors import SettingsError
-from pel_ray.formats.jsonl import BLINK, PLAIN, Dialect, read_entities, read_mentions, read_texts
+from pel_ray.formats.jsonl import BLINK, PLAIN, Dialect, Reader, read_entities, read_texts
 from pel_ray.formats.texts import spooled_texts
 from pel_ray.schema import Entity, Mention
 from pel_ray.steps.importing import (
@@ -52,26 +53,21 @@ def _import(settings: BlinkSettings, dialect: Dialect, documents: list[str]) -> 
     mention_files = split_files(settings.mentions, "mentions")
     if not kb_files and not mention_files:
         raise SettingsError("nothing to import: pass --kb FILE, --mentions [SPLIT=]FILE, or both")
+    if text_files and not mention_files:
+        raise SettingsError("--documents are only read for mentions: pass --mentions [SPLIT=]FILE too")
 
     def entities(reading: Reading) -> Iterator[Entity]:
+        rows = itertools.count()
         for role in kb_files:
-            yield from read_entities(reading.lines(role), dialect, reading.tally)
+            yield from read_entities(reading.lines(role), dialect, reading.tally, rows)
 
     def mentions(reading: Reading) -> Iterator[Mention]:
-        splits: dict[str, str] = {}
         with spooled_texts() as texts:
+            reader = Reader(dialect=dialect, texts=texts, splits={}, context=settings.context)
             for role in text_files:
-                read_texts(reading.lines(role), texts, splits, reading.tally)
+                read_texts(reading.lines(role), texts, reader.splits, reading.tally)
             for role, (split, _) in mention_files.items():
-                yield from read_mentions(
-                    reading.lines(role),
-                    dialect,
-                    reading.tally,
-                    texts=texts,
-                    splits=splits,
-                    split=split,
-                    context=settings.context,
-                )
+                yield from reader.read(reading.lines(role), split, reading.tally)
 
     tables = []
     if kb_files:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -12,7 +12,7 @@ from pel_ray.chance import position
 from pel_ray.formats.obo import Hierarchy, Term, entity_of, read_terms
 from pel_ray.schema import Entity, Mention
 from pel_ray.spec import Settings
-from pel_ray.steps.importing import ImportSettings, Outcome, Reading, Table, import_tables, one_file
+from pel_ray.steps.importing import ImportSettings, Outcome, Path, Reading, Table, import_tables, one_file
 from pel_ray.tally import Tally
 
 Scope = Literal["exact", "narrow", "broad", "related"]
@@ -21,7 +21,7 @@ Scope = Literal["exact", "narrow", "broad", "related"]
 class OntologySettings(Settings):
     """How an ontology is read."""
 
-    scopes: list[Scope] = ["exact"]
+    scopes: Annotated[list[Scope], Field(min_length=1)] = ["exact"]
     """Which synonyms count as names of the term; the others only mean something near it."""
     prefixes: list[str] = []
     """Keep only terms whose id starts with one of these (HP:), where a file carries terms of other ontologies too."""
@@ -55,7 +55,7 @@ class OntologySettings(Settings):
 class OboSettings(ImportSettings, OntologySettings):
     """OBO 1.2 or 1.4: HPO, MONDO, DOID, UBERON, GO, ..."""
 
-    file: str
+    file: Path
     """The ontology, plain or gzipped."""
 
     elsewhere: ClassVar[frozenset[str]] = ImportSettings.elsewhere | {"file"}
@@ -94,14 +94,14 @@ def _entities(reading: Reading, settings: OntologySettings) -> Iterator[Entity]:
     hierarchy = Hierarchy.of(read_terms(reading.lines("ontology"), Tally()))
     branches = hierarchy.branches(settings.branch_depth) if settings.branch_depth else {}
     tally = reading.tally
+    seen: set[str] = set()
     for term in read_terms(reading.lines("ontology"), tally):
         tally.read("terms")
         tally.read("synonyms", len(term.synonyms))
-        reason = _why_not(term, settings)
-        if reason:
-            tally.drop("terms", reason)
+        if not _is_kept(term, settings, seen, tally):
             tally.drop("synonyms", "of a term that was dropped", len(term.synonyms))
             continue
+        seen.add(term.id)
         entity = entity_of(term, settings.scopes, branches, hierarchy.replaced.get(term.id, ()))
         _count_synonyms(term, entity, settings, tally)
         if not entity.description:
@@ -109,12 +109,20 @@ def _entities(reading: Reading, settings: OntologySettings) -> Iterator[Entity]:
         yield entity
 
 
-def _why_not(term: Term, settings: OntologySettings) -> str:
+def _is_kept(term: Term, settings: OntologySettings, seen: set[str], tally: Tally) -> bool:
     if term.is_obsolete:
-        return "obsolete"
-    if settings.prefixes and not term.id.startswith(tuple(settings.prefixes)):
-        return "id with another prefix"
-    return ""
+        tally.drop("terms", "obsolete")
+    elif settings.prefixes and not term.id.startswith(tuple(settings.prefixes)):
+        tally.drop("terms", "id with another prefix")
+    elif not term.name.strip():
+        problem = f"{term.id} has no title. Give it a `name:`, or pass --on-error skip"
+        tally.problem("terms", "without a title", term.where, problem)
+    elif term.id in seen:
+        problem = f"the id {term.id} stands twice. Ids must be unique"
+        tally.problem("terms", "id stands twice", term.where, problem)
+    else:
+        return True
+    return False
 
 
 def _count_synonyms(term: Term, entity: Entity, settings: OntologySettings, tally: Tally) -> None:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import ClassVar, Literal
 
 from pel_ray.errors import InputError, SettingsError
+from pel_ray.formats import semantic_types
 from pel_ray.formats.pubtator import mentions_of, read_documents
-from pel_ray.formats.semantic_types import type_name
 from pel_ray.formats.spans import split_name
 from pel_ray.schema import Mention
 from pel_ray.steps.importing import (
     MentionImportSettings,
     Outcome,
+    PathList,
     Reading,
     Table,
     import_tables,
@@ -25,7 +25,7 @@ from pel_ray.storage import Location, locate
 class PubtatorSettings(MentionImportSettings):
     """PubTator files: MedMentions, BC5CDR, the NCBI disease corpus, PubTator exports."""
 
-    files: list[str]
+    files: PathList
     """PubTator files, plain or gzipped; SPLIT=FILE puts all of a file's mentions into that split."""
     pmids: list[str] = []
     """SPLIT=FILE with one document id a line: the documents of that split; others are dropped and counted."""
@@ -40,7 +40,7 @@ class PubtatorSettings(MentionImportSettings):
 class MedMentionsSettings(MentionImportSettings):
     """MedMentions as its authors publish it: a PubTator corpus and three lists of PMIDs."""
 
-    files: list[str]
+    files: PathList
     """corpus_pubtator.txt.gz, of the full corpus or of ST21pv."""
     splits: str | None = None
     """Folder of corpus_pubtator_pmids_{trng,dev,test}.txt; by default that of the corpus."""
@@ -68,6 +68,8 @@ PUBLISHED: dict[str, dict[str, dict[str, int]]] = {
 def import_pubtator(settings: PubtatorSettings) -> list[Outcome]:
     corpus = split_files(settings.files, "file")
     lists = {split: [file] for split, file in split_files(settings.pmids, "pmids").values()}
+    if lists:
+        _refuse_splits(corpus, "--pmids")
     if "" in lists or len(lists) < len(settings.pmids):
         raise SettingsError(f"--pmids {' '.join(settings.pmids)}: expected SPLIT=FILE, each split once")
     return _import(settings, corpus, lists, settings.strip_prefixes, settings.composites == "keep")
@@ -75,10 +77,17 @@ def import_pubtator(settings: PubtatorSettings) -> list[Outcome]:
 
 def import_medmentions(settings: MedMentionsSettings) -> list[Outcome]:
     corpus = split_files(settings.files, "file")
+    _refuse_splits(corpus, "import medmentions")
     first = next(iter(corpus.values()))[1]
     folder = locate(settings.splits) if settings.splits else first.parent
     lists = {split_name(name): _pmid_list(folder, name) for name in ("trng", "dev", "test")}
-    return _import(settings, corpus, lists, ("UMLS:",), True, types_as_names=True)
+    return _import(settings, corpus, lists, ("UMLS:",), True, semantic_types.type_name)
+
+
+def _refuse_splits(corpus: Mapping[str, tuple[str, Location]], lists: str) -> None:
+    for split, file in corpus.values():
+        if split:
+            raise SettingsError(f"{split}={file}: {lists} takes the splits from lists of ids. Name the file alone")
 
 
 def published_differences(outcome: Outcome, subset: str) -> list[tuple[str, str, int, int]]:
@@ -104,19 +113,20 @@ def _import(
     lists: Mapping[str, list[Location]],
     strip_prefixes: Iterable[str],
     keep_composites: bool,
-    types_as_names: bool = False,
+    type_name: Callable[[str], str] = str,
 ) -> list[Outcome]:
     def rows(reading: Reading) -> Iterator[Mention]:
         split_of = _read_pmids(reading, lists)
+        seen: dict[str, str] = {}
         for role, (split_of_file, _) in corpus.items():
             lines = reading.lines(role)
-            for document in read_documents(lines, reading.tally):
+            for document in read_documents(lines, reading.tally, seen):
                 split = split_of.get(document.document_id) if lists else split_of_file
                 if split is None:
                     reading.tally.drop("documents", "id in no split list")
                     reading.tally.drop("mentions", "of a document in no split list", len(document.annotations))
                     continue
-                for mention in mentions_of(
+                yield from mentions_of(
                     document,
                     lines.where,
                     reading.tally,
@@ -124,8 +134,11 @@ def _import(
                     split=split,
                     strip_prefixes=strip_prefixes,
                     keep_composites=keep_composites,
-                ):
-                    yield (replace(mention, types=tuple(map(type_name, mention.types))) if types_as_names else mention)
+                    type_name=type_name,
+                )
+        if lists:
+            reading.tally.read("listed ids", len(split_of))
+            reading.tally.drop("listed ids", "not in the corpus", len(split_of.keys() - seen.keys()))
 
     sources: dict[str, list[Location]] = {role: [file] for role, (_, file) in corpus.items()}
     sources |= {f"pmids {split}": parts for split, parts in lists.items()}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import Annotated, ClassVar
+
+from pydantic import Field
 
 from pel_ray.errors import InputError
 from pel_ray.formats import umls
@@ -15,20 +18,25 @@ from pel_ray.formats.semantic_types import (
     with_descendants,
 )
 from pel_ray.schema import Entity
-from pel_ray.steps.importing import ImportSettings, Outcome, Reading, Table, import_tables
-from pel_ray.storage import Location, locate
+from pel_ray.steps.importing import ImportSettings, Outcome, Path, Reading, Table, import_tables
+from pel_ray.storage import Location, locate_folder
+
+_PART = re.compile(r"[A-Z]+\.RRF\.(?:gz\.)?([a-z]{2}|[0-9]{1,3})(?:\.gz)?")
+
+
+Names = Annotated[list[str], Field(min_length=1)]
 
 
 class UmlsSettings(ImportSettings):
     """UMLS in Rich Release Format: MRCONSO, MRSTY and, where there is one, MRDEF; plain, gzipped or split."""
 
-    folder: str
+    folder: Path
     """Folder with MRCONSO.RRF, MRSTY.RRF and MRDEF.RRF (also .RRF.gz, or .RRF.aa.gz, .RRF.ab.gz, ...)."""
-    types: list[str] = ["st21pv"]
+    types: Names = ["st21pv"]
     """Semantic types to keep, by id or name; st21pv: the 21 types of MedMentions ST21pv (the paper's KB); all."""
     descendants: bool = True
     """Keep the types below the named ones in the semantic tree too."""
-    sources: list[str] = ["all"]
+    sources: Names = ["all"]
     """Vocabularies of which a concept must have a name; st21pv: the 18 of MedMentions ST21pv; all."""
     language: str = "ENG"
     """Language of the names to keep."""
@@ -39,7 +47,7 @@ class UmlsSettings(ImportSettings):
 
 
 def import_umls(settings: UmlsSettings) -> list[Outcome]:
-    folder = locate(settings.folder)
+    folder = locate_folder(settings.folder)
     sources = {table: _parts(folder, table) for table in umls.NUM_FIELDS}
     if not sources["MRDEF"]:
         del sources["MRDEF"]
@@ -69,7 +77,24 @@ def _parts(folder: Location, table: str) -> list[Location]:
     for whole in (f"{table}.RRF", f"{table}.RRF.gz"):
         if whole in names:
             return [folder / whole]
-    return [folder / name for name in names if name.startswith(f"{table}.RRF.")]
+    found = {match[1]: name for name in names if (match := _PART.fullmatch(name)) and name.startswith(f"{table}.")}
+    _refuse_gaps(folder, table, list(found))
+    return [folder / name for name in found.values()]
+
+
+def _refuse_gaps(folder: Location, table: str, suffixes: list[str]) -> None:
+    """Parts are numbered aa, ab, ... or 00, 01, ...; a missing one would go unnoticed where it ends at a line end."""
+    for before, after in zip(suffixes, suffixes[1:], strict=False):
+        expected = f"{int(before) + 1:0{len(before)}d}" if before.isdigit() else _next_letters(before)
+        if after != expected:
+            raise InputError(str(folder), f"part {expected} of {table}.RRF is missing: {before} is followed by {after}")
+    if suffixes and suffixes[0].strip("a0") not in ("", "1"):
+        raise InputError(str(folder), f"the parts of {table}.RRF begin with {suffixes[0]}: the first are missing")
+
+
+def _next_letters(letters: str) -> str:
+    head, last = letters[:-1], letters[-1]
+    return head + chr(ord(last) + 1) if last != "z" else chr(ord(head) + 1) + "a"
 
 
 def _rules(settings: UmlsSettings) -> umls.Rules:

@@ -9,21 +9,21 @@ from pel_ray.errors import InputError
 from pel_ray.formats import zeshel
 from pel_ray.formats.texts import spooled_texts
 from pel_ray.schema import Entity, Mention
-from pel_ray.steps.importing import MentionImportSettings, Outcome, Reading, Table, import_tables
-from pel_ray.storage import Location, locate
+from pel_ray.steps.importing import MentionImportSettings, Outcome, Path, Reading, Table, import_tables
+from pel_ray.storage import Location, locate_folder
 
 
 class ZeshelSettings(MentionImportSettings):
     """ZESHEL in its original layout."""
 
-    folder: str
+    folder: Path
     """Folder with documents/<world>.json and mentions/<split>.json."""
 
     elsewhere: ClassVar[frozenset[str]] = MentionImportSettings.elsewhere | {"folder"}
 
 
 def import_zeshel(settings: ZeshelSettings) -> list[Outcome]:
-    folder = locate(settings.folder)
+    folder = locate_folder(settings.folder)
     worlds = _files(folder / "documents")
     files = _files(folder / "mentions")
     splits = {f"mentions/{name}": files[f"mentions/{name}"] for name in _split_files(files)}
@@ -70,7 +70,7 @@ def import_zeshel(settings: ZeshelSettings) -> list[Outcome]:
 
 def _files(folder: Location) -> dict[str, list[Location]]:
     """The JSON files of a folder by role, such as `documents/military.json`."""
-    names = [name for name in folder.names() if _stem(name) != name]
+    names = [name for name in folder.names() if _stem(name) != name and not name.startswith(".")]
     if not names:
         raise InputError(
             str(folder), "has no .json files. Expected the original ZESHEL layout: documents/ and mentions/"

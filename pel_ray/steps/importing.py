@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -25,6 +25,8 @@ from pel_ray.tally import OnError, Tally
 
 _SPLIT = re.compile(r"[A-Za-z_]\w*")
 Kind = Literal["kb", "mentions"]
+Path = Annotated[str, Field(min_length=1)]
+PathList = Annotated[list[Path], Field(min_length=1)]
 Sources = Mapping[str, Sequence[Location]]
 """The role of a source (`MRCONSO`, `corpus`) -> its file, or its parts in order."""
 
@@ -32,7 +34,7 @@ Sources = Mapping[str, Sequence[Location]]
 class ImportSettings(Settings):
     """What every importer can be told."""
 
-    out: str
+    out: Path
     """Data set folder (or URI) to write; its tables become OUT/kb and OUT/mentions."""
     on_error: OnError = "stop"
     """At a bad record: stop with an error, or skip it and count it."""

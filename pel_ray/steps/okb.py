@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,9 +17,10 @@ from pel_ray.formats.semantic_types import OKB_TYPES, find_types, type_name
 from pel_ray.schema import STRINGS
 from pel_ray.spec import Settings
 from pel_ray.statistics import MentionStatistics
-from pel_ray.steps.importing import Outcome
+from pel_ray.steps.importing import Outcome, Path
 from pel_ray.storage import locate
 from pel_ray.tables import TableFolder, write_tables
+from pel_ray.tally import Tally
 
 IsRemoved = Callable[[dict[str, Any]], bool]
 
@@ -27,17 +28,17 @@ IsRemoved = Callable[[dict[str, Any]], bool]
 class OkbSettings(Settings):
     """Out-of-KB data sets."""
 
-    data: str
+    data: Path
     """Data set folder with kb/ and mentions/."""
-    out: str
+    out: Path
     """Data set folder (or URI) to write."""
     by: Literal["types", "share", "version"] = "types"
     """What decides which entities leave the KB: their types, chance, or an older version of the KB that lacks them."""
-    types: list[str] = ["okb"]
+    types: Annotated[list[str], Field(min_length=1)] = ["okb"]
     """With --by types: type names or UMLS type ids, without their descendants; okb: the 11 of the paper."""
     share: float = Field(default=0.1, gt=0, lt=1)
     """With --by share: the share of the entities that leave."""
-    older: str | None = None
+    older: Path | None = None
     """With --by version: the older KB folder; what it lacks is what it could not have linked."""
     seed: int = 13
     """With --by share: decides which entities leave."""
@@ -58,6 +59,8 @@ class OkbSettings(Settings):
 def make_okb(settings: OkbSettings) -> list[Outcome]:
     """Writes OUT/kb without the removed entities and OUT/mentions with their golds emptied."""
     data, out = locate(settings.data), locate(settings.out)
+    if out in (data, locate(settings.older).parent if settings.older else data):
+        raise SettingsError(f"--out {out} holds what okb reads. Choose another folder")
     kb, mentions = TableFolder.open(data / "kb", "kb"), TableFolder.open(data / "mentions", "mentions")
     older = TableFolder.open(locate(settings.older), "kb") if settings.older else None
     inputs = {"kb": _input(kb), "mentions": _input(mentions)} | ({"older": _input(older)} if older else {})
@@ -70,11 +73,15 @@ def make_okb(settings: OkbSettings) -> list[Outcome]:
             removed: set[str] = set()
             num_removed = kb.num_rows - write_tables(kb_work, _kept_entities(kb, is_removed, removed))
             if num_removed in (0, kb.num_rows):
-                raise SettingsError(f"{kb.folder}: {num_removed:,} of {kb.num_rows:,} entities would leave the KB")
-            nil = MentionStatistics()
-            write_tables(mention_work, _emptied_mentions(mentions, removed, nil))
-            mention_work.counts["okb"] = nil.to_json()["splits"]
-            kb_work.counts["removed"] = num_removed
+                found = f"{num_removed:,} of {kb.num_rows:,} entities would leave the KB"
+                raise SettingsError(f"{kb.folder}: {found}. Choose other types or another share")
+            tally, nil = Tally(), MentionStatistics()
+            tally.read("entities", kb.num_rows)
+            tally.drop("entities", f"left the KB by {settings.by}", num_removed)
+            kb_work.counts |= {"sources": tally.to_json(), "removed": num_removed}
+            tally = Tally()
+            write_tables(mention_work, _emptied_mentions(mentions, removed, nil, tally))
+            mention_work.counts |= {"sources": tally.to_json(), "okb": nil.to_json()["splits"]}
     return [Outcome(out / kind, read_manifest(out / kind), done[kind] is None) for kind in requests]
 
 
@@ -124,12 +131,20 @@ def _kept_entities(kb: TableFolder, is_removed: IsRemoved, removed: set[str]) ->
         yield table.filter(pa.array(keep, pa.bool_()))
 
 
-def _emptied_mentions(mentions: TableFolder, removed: set[str], nil: MentionStatistics) -> Iterator[pa.Table]:
-    """The mentions without removed golds; `nil` counts those that lost one, with the golds they had."""
+def _emptied_mentions(
+    mentions: TableFolder, removed: set[str], nil: MentionStatistics, tally: Tally
+) -> Iterator[pa.Table]:
+    """The mentions without removed golds; `nil` gets those that lost their last one, with the golds they had."""
     for table in mentions.tables():
         before = table["entity_ids"].to_pylist()
         after = [[name for name in ids if name not in removed] for ids in before]
-        lost = pa.array([bool(old) and not new for old, new in zip(before, after, strict=True)], pa.bool_())
-        nil.add(table.filter(lost))
+        lost = [bool(old) and not new for old, new in zip(before, after, strict=True)]
+        num_changed = sum(len(old) != len(new) for old, new in zip(before, after, strict=True))
+        tally.read("mentions", len(before))
+        tally.note("mentions", "became NIL", sum(lost))
+        tally.note("mentions", "lost some of their golds", num_changed - sum(lost))
+        tally.read("golds", sum(map(len, before)))
+        tally.drop("golds", "of an entity that left the KB", sum(map(len, before)) - sum(map(len, after)))
+        nil.add(table.filter(pa.array(lost, pa.bool_())))
         position = table.schema.get_field_index("entity_ids")
         yield table.set_column(position, "entity_ids", pa.array(after, STRINGS))

