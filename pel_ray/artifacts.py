@@ -130,11 +130,22 @@ class Work:
     @contextmanager
     def writing(self, stem: str, suffix: str) -> Iterator[Any]:
         """A stream to a new file, which counts once the block has ended well."""
-        # The tag keeps the files of an --overwrite apart from those the old manifest still lists.
-        name = f"{stem}-{self.request.fingerprint[:8]}{suffix}"
+        name = self.name(stem, suffix)
         with (self.folder / name).writing() as stream:
             yield stream
+        self.count(name)
+
+    def count(self, name: str) -> None:
+        """Lists a whole file of this folder in the manifest."""
         self.files[name] = (self.folder / name).size()
+
+    @property
+    def tag(self) -> str:
+        """Keeps the files of an --overwrite apart from those the old manifest still lists."""
+        return self.request.fingerprint[:8]
+
+    def name(self, stem: str, suffix: str) -> str:
+        return f"{stem}-{self.tag}{suffix}"
 
 
 def read_manifest(folder: Location) -> Manifest:
@@ -178,19 +189,24 @@ def finished(folder: Location, request: Request, *, overwrite: bool = False) -> 
 
 
 @contextmanager
-def building(folder: Location, request: Request) -> Iterator[Work]:
-    """The folder in the making: finished with its manifest when the block ends well, cleared when it fails."""
+def building(folder: Location, request: Request, *, resumable: bool = False) -> Iterator[Work]:
+    """The folder in the making: finished with its manifest when the block ends well, cleared when it fails.
+
+    A resumable step keeps the files of this request from one try to the next: each is whole under its name.
+    """
     began = time.monotonic()
     with _only_writer(folder):
         old_files = _counted_files(folder)
         work = Work(folder, request)
+        kept = {name for name in folder.names() if resumable and work.tag in name}
         try:
-            _clear(folder, keep=old_files)
+            _clear(folder, keep=old_files | kept)
             _write_json(folder / UNFINISHED, request.to_json())
             yield work
             _write_json(folder / MANIFEST, _manifest_of(work, work.seconds or time.monotonic() - began).to_json())
         except BaseException:
-            _clear(folder, keep=old_files)
+            if not resumable:
+                _clear(folder, keep=old_files)
             raise
         _clear(folder, keep=set(work.files), also=old_files)
 

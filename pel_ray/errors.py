@@ -6,6 +6,7 @@ PelRayError
 ├── SettingsError    a job spec, --set or option that cannot be meant
 ├── ArtifactError    a folder that holds other, unfinished or damaged work
 ├── StorageError     a disk or bucket that refuses to be read or written
+├── ResourceError    more CPUs or GPUs asked for than there are
 └── MissingPackage   an optional package that this command needs
 
 The command line prints any of these as one line and exits 1. Everything else is a bug and keeps its
@@ -42,6 +43,10 @@ class ArtifactError(PelRayError):
 
 class StorageError(PelRayError):
     """A disk or bucket that refuses to be read or written."""
+
+
+class ResourceError(PelRayError):
+    """More CPUs or GPUs asked for than there are."""
 
 
 class MissingPackage(PelRayError):

@@ -1,19 +1,24 @@
-"""A progress bar over the bytes of the sources, on a terminal only: logs of jobs stay readable."""
+"""Progress: a bar on a terminal, and in the log of a job a line now and then."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 
 from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
+    MofNCompleteColumn,
     Progress,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+
+SECONDS_BETWEEN_LINES = 5.0
 
 
 @contextmanager
@@ -30,3 +35,46 @@ def byte_progress(label: str, total: int) -> Iterator[Callable[[int], None]]:
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(label, total=total)
         yield lambda count: progress.advance(task, count)
+
+
+class RateProgress:
+    """Entities done of all, with their rate, the time left and the share of padding."""
+
+    def __init__(self, label: str, total: int, already_done: int = 0) -> None:
+        self._label, self._total, self._first = label, total, already_done
+        self._done = already_done
+        self._pieces = self._computed = 0
+        self._began = self._last_line = time.monotonic()
+        self._console = Console(stderr=True, highlight=False)
+        self._bar: Progress | None = None
+        if self._console.is_terminal:
+            columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
+            self._bar = Progress(*columns, console=self._console, transient=True)
+            self._task = self._bar.add_task(label, total=total, completed=already_done)
+
+    def __enter__(self) -> RateProgress:
+        if self._bar:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        if self._bar:
+            self._bar.stop()
+
+    def add(self, count: int, pieces: int, computed: int) -> None:
+        self._done += count
+        self._pieces += pieces
+        self._computed += computed
+        now = time.monotonic()
+        if self._bar:
+            self._bar.update(self._task, completed=self._done, description=self._status(now))
+        elif now - self._last_line >= SECONDS_BETWEEN_LINES or self._done == self._total:
+            self._last_line = now
+            share = f"{self._done:,} of {self._total:,} ({self._done / self._total:.0%})"
+            self._console.print(f"{self._label} {share}, {self._status(now)}", soft_wrap=True)
+
+    def _status(self, now: float) -> str:
+        rate = (self._done - self._first) / max(now - self._began, 1e-9)
+        left = timedelta(seconds=round((self._total - self._done) / rate)) if rate else "unknown"
+        padding = 1 - self._pieces / self._computed if self._computed else 0.0
+        return f"{rate:,.0f}/s, {left} left, padding {padding:.1%}"

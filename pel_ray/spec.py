@@ -39,7 +39,8 @@ def resolve(
         values = read_spec(spec)
     for assignment in sets:
         _assign(values, assignment)
-    values |= flags or {}
+    for path, value in (flags or {}).items():
+        _put(values, path, value, f"--{path.rsplit('.', 1)[-1]}")
     try:
         return model.model_validate(values)
     except ValidationError as error:
@@ -87,15 +88,19 @@ def _assign(values: dict[str, Any], assignment: str) -> None:
     path, equals, text = assignment.partition("=")
     if not equals or not path:
         raise SettingsError(f"--set {assignment}: expected key=value, as in --set train.lr=2e-5")
+    try:
+        _put(values, path, yaml.safe_load(text), f"--set {assignment}")
+    except (yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise SettingsError(f"--set {assignment}: {text!r} is not a value (quote it?)") from error
+
+
+def _put(values: dict[str, Any], path: str, value: Any, said: str) -> None:
     *parents, last = path.split(".")
     for name in parents:
         values = values.setdefault(name, {})
         if not isinstance(values, dict):
-            raise SettingsError(f"--set {assignment}: {name} is {values!r}, which has no keys of its own")
-    try:
-        values[last] = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise SettingsError(f"--set {assignment}: {text!r} is not a value (quote it?)") from error
+            raise SettingsError(f"{said}: {name} is {values!r}, which has no keys of its own")
+    values[last] = value
 
 
 def _explained(model: type[Settings], error: ValidationError, spec: str | None) -> str:

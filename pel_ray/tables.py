@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -85,6 +86,33 @@ class TableFolder:
                         yield parquet.read_row_group(group, columns=columns)
             except (pa.ArrowException, OSError, KeyError, ValueError) as error:
                 raise ArtifactError(f"{file} is damaged ({error}). Make its folder again with --overwrite") from error
+
+    def rows(self, start: int, stop: int, columns: Sequence[str]) -> pa.Table:
+        """The rows from `start` up to `stop`, reading only the row groups that hold them."""
+        found = []
+        for name, group, first, num_rows in self._groups:
+            if first < stop and start < first + num_rows:
+                with self.folder.filesystem.open_input_file((self.folder / name).path) as stream:
+                    table = pq.ParquetFile(stream, page_checksum_verification=True).read_row_group(
+                        group, columns=columns
+                    )
+                begin = max(start - first, 0)
+                found.append(table.slice(begin, min(stop - first, num_rows) - begin))
+        return pa.concat_tables(found) if found else SCHEMAS[self.manifest.request.kind].empty_table().select(columns)
+
+    @cached_property
+    def _groups(self) -> list[tuple[str, int, int, int]]:
+        """File, number in the file, first row and number of rows of every row group."""
+        groups = []
+        first = 0
+        for name in sorted(self.manifest.files):
+            with self.folder.filesystem.open_input_file((self.folder / name).path) as stream:
+                metadata = pq.ParquetFile(stream).metadata
+                for group in range(metadata.num_row_groups):
+                    num_rows = metadata.row_group(group).num_rows
+                    groups.append((name, group, first, num_rows))
+                    first += num_rows
+        return groups
 
     def head(self, num_rows: int) -> list[dict[str, Any]]:
         for table in self.tables():

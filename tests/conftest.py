@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 from collections.abc import Callable, Iterator
@@ -64,3 +65,13 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture
 def read_only_disk(tmp_path: Path) -> Iterator[Path]:
     yield from _mounted(tmp_path / "read-only", "ro")
+
+
+@pytest.fixture(scope="session")
+def ray_here() -> Iterator[None]:
+    """One Ray for all tests of a session, with four logical CPUs whatever the machine has; commands join it."""
+    import ray
+
+    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    yield
+    ray.shutdown()

@@ -19,6 +19,7 @@ COMMANDS = {
         "pel_ray.cli.imports:group",
         "Bring a KB or annotated text in: OBO, UMLS, PubTator, ZESHEL, JSON lines.",
     ),
+    "encode-kb": ("pel_ray.cli.encode_kb:command", "Turn the entities of a KB into vectors."),
     "okb": ("pel_ray.cli.okb:command", "Make a data set with NILs by taking entities out of its KB."),
     "show": ("pel_ray.cli.show:command", "Show what a folder holds."),
     "quickstart": (

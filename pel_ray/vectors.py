@@ -1,0 +1,95 @@
+"""Vectors of a KB on disk: a shard of the plan is one `.npy` file of vectors and one table that says whose they are."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pel_ray.artifacts import Manifest, read_manifest
+from pel_ray.errors import ArtifactError
+from pel_ray.storage import Location
+from pel_ray.tokens import TokenShard
+
+ROWS_SCHEMA = pa.schema([("entity_row", pa.int64()), ("entity_id", pa.string()), ("text_hash", pa.uint64())])
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A range of entities of the plan, `start` up to `stop`."""
+
+    number: int
+    start: int
+    stop: int
+
+    @property
+    def stem(self) -> str:
+        return f"{self.number:05d}"
+
+    def __str__(self) -> str:
+        return f"shard {self.stem} (entities {self.start:,} to {self.stop - 1:,})"
+
+
+def plan_shards(num_rows: int, shard_rows: int) -> list[Shard]:
+    """Fixed ranges, whatever the number of workers: a rerun finds what an earlier run has finished."""
+    starts = range(0, num_rows, shard_rows)
+    return [Shard(number, start, min(start + shard_rows, num_rows)) for number, start in enumerate(starts)]
+
+
+def write_vectors(folder: Location, shard: Shard, tag: str, tokens: TokenShard, vectors: np.ndarray) -> None:
+    """Writes the table first: a shard counts as there when its vectors are."""
+    table = pa.table([tokens.entity_rows, tokens.entity_ids, tokens.hashes], schema=ROWS_SCHEMA)
+    with (
+        (folder / f"rows-{shard.stem}-{tag}.arrow").writing() as stream,
+        pa.ipc.new_file(stream, ROWS_SCHEMA) as writer,
+    ):
+        writer.write_table(table)
+    with (folder / f"vectors-{shard.stem}-{tag}.npy").writing() as stream:
+        content = io.BytesIO()
+        np.save(content, vectors, allow_pickle=False)
+        stream.write(content.getbuffer())
+
+
+@dataclass(frozen=True)
+class VectorFolder:
+    """A finished vectors/ folder."""
+
+    folder: Location
+    manifest: Manifest
+
+    @classmethod
+    def open(cls, folder: Location) -> VectorFolder:
+        manifest = read_manifest(folder)
+        if manifest.request.kind != "vectors":
+            raise ArtifactError(f"{folder} holds {manifest.request.kind}, expected vectors")
+        return cls(folder, manifest)
+
+    @property
+    def stems(self) -> list[str]:
+        """`00000-1a2b3c4d` and so on, in the order of the plan."""
+        return sorted(name[len("vectors-") : -len(".npy")] for name in self.manifest.files if name.endswith(".npy"))
+
+    def vectors(self, stem: str) -> np.ndarray:
+        """The vectors of a shard, mapped into memory where the file is local."""
+        file = self.folder / f"vectors-{stem}.npy"
+        try:
+            if file.is_local:
+                return np.load(file.path, mmap_mode="r", allow_pickle=False)
+            return np.load(io.BytesIO(file.read_bytes()), allow_pickle=False)
+        except ValueError as error:
+            raise ArtifactError(f"{file} is damaged ({error}). Make its folder again with --overwrite") from error
+
+    def rows(self, stem: str) -> pa.Table:
+        """`entity_row`, `entity_id` and `text_hash` of every vector of a shard."""
+        file = self.folder / f"rows-{stem}.arrow"
+        source: Any = pa.memory_map(file.path) if file.is_local else pa.BufferReader(file.read_bytes())
+        with pa.ipc.open_file(source) as reader:
+            return reader.read_all()
+
+    def shards(self) -> Iterator[tuple[pa.Table, np.ndarray]]:
+        for stem in self.stems:
+            yield self.rows(stem), self.vectors(stem)
