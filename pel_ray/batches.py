@@ -28,9 +28,14 @@ def plan_batches(lengths: np.ndarray, batch_tokens: int, rows: np.ndarray | None
     batches = []
     start = 0
     while start < len(order):
-        size = max(int(batch_tokens // max(lengths[order[start]], 1)), 1)
-        batches.append(order[start : start + size])
-        start += size
+        longest = lengths[order[start]]
+        batch = order[start : start + max(int(batch_tokens // max(longest, 1)), 1)]
+        num_equal = int((lengths[batch] == longest).sum())
+        if 2 * num_equal >= len(batch):
+            # Texts of one length need no padding and no mask, which is worth a somewhat smaller batch.
+            batch = batch[:num_equal]
+        batches.append(batch)
+        start += len(batch)
     return batches
 
 

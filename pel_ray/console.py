@@ -91,6 +91,16 @@ def show_manifest(manifest: Manifest) -> None:
     )
 
 
+def show_counts(counts: Mapping[str, Any]) -> None:
+    """The counts of a manifest, one a line."""
+    rows = []
+    for name, value in counts.items():
+        if name.endswith("bytes"):
+            value = human_bytes(value)
+        rows.append((name, ", ".join(value) if isinstance(value, list) else value))
+    show_table(("", ""), rows)
+
+
 def human_bytes(count: float) -> str:
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:

@@ -48,11 +48,11 @@ class ModelSettings(Settings):
 class Tower(nn.Module):
     """One transformer and its pooling."""
 
-    def __init__(self, transformer: Any, pooling: str, starts: frozenset[int], ends: frozenset[int]) -> None:
+    def __init__(self, transformer: Any, pooling: str, start: int, ends: Sequence[int]) -> None:
         super().__init__()
         self.transformer = transformer
         self.pooling = pooling
-        self._starts, self._ends = sorted(starts), sorted(ends)
+        self._start, self._ends = start, list(ends)
 
     @property
     def dimension(self) -> int:
@@ -71,7 +71,7 @@ class Tower(nn.Module):
 
     def _own_pieces(self, ids_BL: torch.Tensor) -> torch.Tensor:
         """1 between the first start token and the first end token after it, 0 elsewhere."""
-        is_start = torch.isin(ids_BL, torch.tensor(self._starts, device=ids_BL.device))
+        is_start = ids_BL == self._start
         begun = is_start.cumsum(1) > 0
         is_end = torch.isin(ids_BL, torch.tensor(self._ends, device=ids_BL.device)) & begun
         inside = begun & ~is_start & (is_end.cumsum(1) == 0)
@@ -120,7 +120,8 @@ class BiEncoder:
         lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))
         flat = np.concatenate([np.asarray(ids, np.int32) for ids in pieces] or [np.zeros(0, np.int32)])
         offsets = np.concatenate([[0], np.cumsum(lengths)])
-        return Encoding(self, side, precision).run(flat, offsets, batch_tokens)
+        encoding = Encoding(self.tower(side), self.settings, self.markers.pad, precision)
+        return encoding.run(flat, offsets, batch_tokens)
 
     def save(self, folder: Path) -> None:
         """Writes the Hugging Face layout: a folder per tower, the tokenizer, and what the towers were told."""
@@ -134,12 +135,12 @@ class BiEncoder:
 class Encoding:
     """A tower made ready to turn word pieces into vectors on this machine's device."""
 
-    def __init__(self, model: BiEncoder, side: Side, precision: Precision) -> None:
+    def __init__(self, tower: Tower, settings: ModelSettings, pad: int, precision: Precision) -> None:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.dtype = choose_dtype(precision, self.device)
-        self._tower = model.tower(side).to(self.device).eval()
-        self._normalise = model.settings.similarity == "cosine"
-        self._pad = model.markers.pad
+        self._tower = tower.to(self.device).eval()
+        self._normalise = settings.similarity == "cosine"
+        self._pad = pad
 
     def run(self, flat: np.ndarray, offsets: np.ndarray, batch_tokens: int) -> np.ndarray:
         """Vectors (texts, D) of ragged word pieces: text i is flat[offsets[i]:offsets[i+1]]."""
@@ -185,6 +186,10 @@ class Parts:
     def is_saved(self) -> bool:
         return (self.folder / SETTINGS_FILE).is_file()
 
+    @property
+    def texts(self) -> Texts:
+        return Texts(self.tokenizer, self.markers, self.settings.text)
+
     def tower_folder(self, side: Side) -> Path:
         return self.folder / f"{side}_encoder" if self.is_saved else self.folder
 
@@ -223,20 +228,18 @@ def load_parts(settings: ModelSettings) -> Parts:
 def load_model(settings: ModelSettings) -> BiEncoder:
     """A pel-ray model folder as it was saved, or an untrained model: both towers from the same encoder."""
     parts = load_parts(settings)
-    layers = None if parts.is_saved else settings.layers
-    mention, entity = (_load_transformer(parts.tower_folder(side), layers) for side in ("mention", "entity"))
-    for transformer in (mention, entity):
-        if len(parts.tokenizer) > transformer.get_input_embeddings().num_embeddings:
-            transformer.resize_token_embeddings(len(parts.tokenizer), mean_resizing=True)
+    towers = (load_tower(parts, "mention"), load_tower(parts, "entity"))
+    return BiEncoder(parts.settings, parts.tokenizer, parts.markers, *towers)
+
+
+def load_tower(parts: Parts, side: Side) -> Tower:
+    transformer = _load_transformer(parts.tower_folder(side), None if parts.is_saved else parts.settings.layers)
+    if len(parts.tokenizer) > transformer.get_input_embeddings().num_embeddings:
+        transformer.resize_token_embeddings(len(parts.tokenizer), mean_resizing=True)
     markers = parts.markers
-    mention_ends, title_ends = frozenset([markers.mention_end]), frozenset([markers.sep, markers.entity])
-    return BiEncoder(
-        parts.settings,
-        parts.tokenizer,
-        markers,
-        Tower(mention, parts.settings.pooling, frozenset([markers.mention_start]), mention_ends),
-        Tower(entity, parts.settings.pooling, frozenset([markers.cls]), title_ends),
-    )
+    if side == "mention":
+        return Tower(transformer, parts.settings.pooling, markers.mention_start, (markers.mention_end,))
+    return Tower(transformer, parts.settings.pooling, markers.cls, (markers.sep, markers.entity))
 
 
 def resolve_encoder(name: str) -> Path:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import resource
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
+import torch
 
 from pel_ray.batches import num_computed, plan_batches
-from pel_ray.encoder import Encoding, ModelSettings, Precision, load_model
+from pel_ray.encoder import Encoding, ModelSettings, Precision, load_parts, load_tower
 from pel_ray.errors import PelRayError
 from pel_ray.reuse import Reuse
 from pel_ray.storage import Location
@@ -76,7 +77,6 @@ class Receipt:
     """The shard has killed its worker too often to be tried again."""
 
 
-@dataclass
 class ShardEncoder:
     """Loads the entity tower once, then turns one shard of entities into one shard of vectors.
 
@@ -84,17 +84,15 @@ class ShardEncoder:
     appears under its final name only when whole.
     """
 
-    job: EncodeJob
-    _encoding: Encoding = field(init=False)
-
-    def __post_init__(self) -> None:
-        import torch
-
-        if self.job.threads:
-            torch.set_num_threads(self.job.threads)
-        self._model = load_model(self.job.model)
-        self._texts = self._model.texts
-        self._encoding = Encoding(self._model, "entity", self.job.precision)
+    def __init__(self, job: EncodeJob) -> None:
+        self.job = job
+        if job.threads:
+            torch.set_num_threads(job.threads)
+        parts = load_parts(self.job.model)
+        tower = load_tower(parts, "entity")
+        self._dimension = tower.dimension
+        self._texts = parts.texts
+        self._encoding = Encoding(tower, parts.settings, parts.markers.pad, self.job.precision)
 
     def __call__(self, shard: Shard) -> dict[str, Any]:
         attempt = self._next_attempt(shard)
@@ -122,7 +120,7 @@ class ShardEncoder:
     def _encode(self, shard: Shard) -> Receipt:
         began = time.monotonic()
         tokens = self._tokens(shard)
-        vectors = np.empty((len(tokens.hashes), self._model.dimension), np.float32)
+        vectors = np.empty((len(tokens.hashes), self._dimension), np.float32)
         stored = np.empty(vectors.shape, np.float16 if self.job.store == "fp16" else np.float32)
         old, counts = self._take_old(tokens, stored)
         batches = plan_batches(tokens.lengths, self.job.batch_tokens, np.flatnonzero(~old))

@@ -93,6 +93,11 @@ def test_vectors_are_those_of_the_library_call(home: Path, undisturbed: dict[str
     np.testing.assert_allclose(vectors.astype(np.float32), expected, atol=1e-3)
 
 
+def test_show_tells_what_was_encoded(home: Path, undisturbed: dict[str, bytes], pel_ray: RunCommand) -> None:
+    shown = pel_ray("show", home / "undisturbed").out
+    assert "vectors, 1,200 rows" in shown and "texts per worker second" in shown
+
+
 def test_three_workers_give_the_bytes_of_one(home: Path, undisturbed: dict[str, bytes], tmp_path: Path) -> None:
     outcome = encode_kb(settings(home, tmp_path / "out", resources={"workers": 3, "cpus": 1}))
     assert contents(tmp_path / "out") == undisturbed

@@ -11,6 +11,7 @@ from pydantic import Field
 
 from pel_ray.errors import SettingsError
 from pel_ray.spec import Settings, resolve
+from pel_ray.steps.encode_kb import EncodeSettings
 from pel_ray.steps.quickstart import QuickstartSettings
 from tests.conftest import RunCommand
 from tests.samples import OBO
@@ -84,6 +85,11 @@ def test_a_spec_runs_a_command_and_its_plan_is_a_spec(pel_ray: RunCommand, tmp_p
     assert "already done" in pel_ray("import", "obo", "toy.obo", "--out", "set", "--scopes", "exact,related").out
     bad = write(tmp_path / "bad.yaml", plan.replace("scopes", "scope"))
     assert "did you mean 'scopes'?" in pel_ray("import", "obo", "--spec", bad).error
+
+
+def test_the_encode_job_is_a_spec_of_its_command() -> None:
+    spec = Path(__file__).parent.parent / "jobs" / "encode-kb.yaml"
+    assert resolve(EncodeSettings, spec=str(spec)).model.layers == 3
 
 
 def test_the_quickstart_job_says_what_the_defaults_are() -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from pel_ray import console
 from pel_ray.cli.options import settings_command
 from pel_ray.cli.outcomes import show_outcome
@@ -15,18 +12,7 @@ from pel_ray.steps.encode_plan import estimate
 def run(settings: EncodeSettings) -> None:
     outcome = encode_kb(settings)
     show_outcome(outcome)
-    show_encoded(outcome.manifest.counts)
-
-
-def show_encoded(counts: Mapping[str, Any]) -> None:
-    hidden = {"rows", "kept", "changed", "added"} if "removed" not in counts else {"rows"}
-    console.show_table(("", ""), [(name, _shown(name, value)) for name, value in counts.items() if name not in hidden])
-
-
-def _shown(name: str, value: object) -> object:
-    if name.endswith("bytes") and isinstance(value, int):
-        return console.human_bytes(value)
-    return ", ".join(value) if isinstance(value, list) else value
+    console.show_counts(outcome.manifest.counts)
 
 
 def _plan(settings: EncodeSettings) -> None:

@@ -175,7 +175,10 @@ def _finish(plan: EncodePlan, work: Work, token_work: Work | None, ask: Ask) -> 
         if token_work is not None:
             token_work.count(f"tokens-{shard.stem}-{token_tag}.arrow")
     work.counts |= _summed(receipts) | {"workers": str(ask)}
-    if plan.reuse is not None:
+    if plan.reuse is None:
+        for name in ("kept", "changed", "added"):
+            del work.counts[name]
+    else:
         num_known = work.counts["kept"] + work.counts["changed"]
         work.counts["removed"] = len(plan.reuse.entities) - num_known
         work.counts["reused"] = str(plan.reuse.folder.folder)

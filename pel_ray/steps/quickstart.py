@@ -6,8 +6,11 @@ import importlib.util
 import pathlib
 from typing import Literal
 
+from pel_ray.encoder import ModelSettings
 from pel_ray.errors import MissingPackage
+from pel_ray.runtime import Resources
 from pel_ray.spec import Settings
+from pel_ray.steps.encode_kb import EncodeSettings, encode_kb
 from pel_ray.steps.import_obo import OboSettings, OntologySettings, import_obo
 from pel_ray.steps.importing import Outcome, Path
 from pel_ray.storage import join
@@ -27,6 +30,10 @@ class QuickstartSettings(Settings):
     """Folder for everything the quickstart makes."""
     data: QuickstartOntology = QuickstartOntology()
     """How the ontology is read."""
+    model: ModelSettings = ModelSettings(layers=3)
+    """The untrained encoder; three of its six layers are enough for a first look."""
+    resources: Resources = Resources()
+    """With what it runs."""
     overwrite: bool = False
     """Replace what an earlier quickstart with other settings left."""
 
@@ -36,6 +43,19 @@ def quickstart_data(settings: QuickstartSettings) -> list[Outcome]:
     ontology = settings.data.model_dump()
     out = join(settings.out, "data")
     return import_obo(OboSettings(file=str(hpo_file()), out=out, overwrite=settings.overwrite, **ontology))
+
+
+def quickstart_vectors(settings: QuickstartSettings) -> Outcome:
+    """Encodes the ontology's terms with the untrained model."""
+    return encode_kb(
+        EncodeSettings(
+            kb=join(settings.out, "data"),
+            out=join(settings.out, "vectors"),
+            model=settings.model,
+            resources=settings.resources,
+            overwrite=settings.overwrite,
+        )
+    )
 
 
 def hpo_file() -> pathlib.Path:

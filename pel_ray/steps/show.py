@@ -43,6 +43,8 @@ def _show_one(folder: Location, num_rows: int, with_manifest: bool) -> None:
         console.show_table(("", ""), manifest.counts["kb"].items())
     elif kind == "mentions":
         console.show_splits(manifest.counts["splits"])
+    else:
+        console.show_counts(manifest.counts)
     if kind in TABLE_KINDS:
         for row in TableFolder(folder, manifest).head(num_rows):
             console.say()

@@ -1,0 +1,302 @@
+"""Speed and memory of encoding, both sides in one run, with the same weights and the same real texts.
+
+Texts: wordnet_el where PEL_RAY_DATA (default ../shared/data) has it, whose entities are about as short as those of
+UMLS, most of which have no definition; else the Human Phenotype Ontology. Weights: MiniLM; for the utilisation also the
+shape of BERT-base with random weights, since speed does not depend on them.
+
+    python benchmarks/encode.py [--quick]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gzip
+import io
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from _figures import Figures
+
+from pel_ray.batches import plan_batches
+from pel_ray.encoder import Encoding, ModelSettings, Parts, load_parts, load_tower
+from pel_ray.steps.encode_kb import EncodeSettings, encode_kb
+from pel_ray.steps.import_jsonl import JsonlSettings, import_jsonl
+from pel_ray.steps.import_obo import OboSettings, import_obo
+from pel_ray.steps.quickstart import hpo_file
+from pel_ray.storage import locate
+from pel_ray.tables import TableFolder
+
+DATA = Path(os.environ.get("PEL_RAY_DATA", Path(__file__).parent.parent.parent / "shared" / "data"))
+BATCH_TOKENS = 2048
+
+
+def import_kb(folder: Path, num_entities: int) -> TableFolder:
+    """A KB of real entities, shuffled, as a data set in `folder`."""
+    source = DATA / "wordnet_el" / "kb.jsonl.gz"
+    if source.is_file():
+        with gzip.open(source, "rt") as lines:
+            rows = [json.loads(line) for line in lines]
+    else:
+        import_obo(OboSettings(file=str(hpo_file()), out=str(folder / "hpo")))
+        hpo = TableFolder.open(locate(folder / "hpo" / "kb"), "kb")
+        rows = [row | {"id": row["entity_id"]} for table in hpo.tables() for row in table.to_pylist()]
+    random.Random(13).shuffle(rows)
+    return write_kb(folder, rows[:num_entities])
+
+
+def write_kb(folder: Path, rows: list[dict[str, Any]]) -> TableFolder:
+    folder.mkdir(exist_ok=True, parents=True)
+    with open(folder / "kb.jsonl", "w") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+    import_jsonl(JsonlSettings(kb=[str(folder / "kb.jsonl")], out=str(folder)))
+    return TableFolder.open(locate(folder / "kb"), "kb")
+
+
+def ragged(pieces: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
+    lengths = [len(ids) for ids in pieces]
+    return np.concatenate([np.asarray(ids, np.int32) for ids in pieces]), np.concatenate([[0], np.cumsum(lengths)])
+
+
+def plain_encoding(parts: Parts) -> Encoding:
+    return Encoding(load_tower(parts, "entity"), parts.settings, parts.markers.pad, "fp32")
+
+
+def against_others(parts: Parts, rows: list[dict[str, Any]], figures: Figures) -> None:
+    """Ours, sentence-transformers and the pad-to-128 loop, in turns over slices of the same texts."""
+    from sentence_transformers import SentenceTransformer
+
+    pieces = parts.texts.entities(rows)
+    # The same text for a tokenizer that puts [CLS] and [SEP] itself.
+    texts = parts.tokenizer.batch_decode([ids[1:-1] for ids in pieces])
+    ours, tower = plain_encoding(parts), load_tower(parts, "entity").eval()
+    with contextlib.redirect_stderr(io.StringIO()):
+        theirs = SentenceTransformer(str(parts.folder), device="cpu")
+    theirs.max_seq_length = 128
+    seconds = dict.fromkeys(("ours", "sentence-transformers", "pad to 128"), 0.0)
+    cosines = []
+    slices = np.array_split(np.arange(len(pieces)), 4)
+    ours.run(*ragged(pieces[:64]), BATCH_TOKENS)
+    theirs.encode(texts[:64])
+    for number, part in enumerate(slices):
+        began = time.perf_counter()
+        mine = ours.run(*ragged([pieces[row] for row in part]), BATCH_TOKENS)
+        seconds["ours"] += time.perf_counter() - began
+        began = time.perf_counter()
+        theirs.encode([texts[row] for row in part], batch_size=32, normalize_embeddings=True)
+        seconds["sentence-transformers"] += time.perf_counter() - began
+        if number % 2 == 0:
+            few = part[: len(part) // 4]
+            began = time.perf_counter()
+            padded = pad_to_128(tower, [pieces[row] for row in few], parts.markers.pad)
+            seconds["pad to 128"] += (time.perf_counter() - began) * 8
+            cosines.append((padded * mine[: len(few)]).sum(1).min())
+    print(f"texts of {np.mean([len(ids) for ids in pieces]):.1f} pieces on average", flush=True)
+    for name, taken in seconds.items():
+        print(f"{name}: {len(pieces) / taken:.0f} texts/s", flush=True)
+    figures.at_least("encode_over_sentence_transformers", seconds["sentence-transformers"] / seconds["ours"], 1.15)
+    figures.at_least("encode_over_pad_to_128", seconds["pad to 128"] / seconds["ours"], 3.0)
+    figures.at_least("encode_min_cosine_to_pad_to_128_x10000", float(min(cosines)) * 10000, 9999.0)
+
+
+def pad_to_128(tower: Any, pieces: list[list[int]], pad: int) -> np.ndarray:
+    """The loop of peers: every text padded to 128, 32 at a time, in the order of the KB."""
+    vectors = []
+    with torch.inference_mode():
+        for start in range(0, len(pieces), 32):
+            batch = pieces[start : start + 32]
+            ids = torch.tensor([row + [pad] * (128 - len(row)) for row in batch])
+            mask = torch.tensor([[1] * len(row) + [0] * (128 - len(row)) for row in batch])
+            vectors.append(torch.nn.functional.normalize(tower(ids, mask), dim=1))
+    return torch.cat(vectors).numpy()
+
+
+def peak_flops() -> float:
+    """Of this machine's matrix multiply, best of three shapes, now."""
+    best = 0.0
+    for rows, inner, columns in ((2048, 384, 1536), (2048, 1536, 384), (2048, 2048, 2048)):
+        left, right = torch.randn(rows, inner), torch.randn(inner, columns)
+        left @ right
+        count, began = 0, time.perf_counter()
+        while time.perf_counter() - began < 0.15:
+            left @ right
+            count += 1
+        best = max(best, 2 * rows * inner * columns * count / (time.perf_counter() - began))
+    return best
+
+
+def utilisation(tower: Any, settings: ModelSettings, pieces: list[list[int]], batch_tokens: int) -> float:
+    """Floating-point operations of real tokens a second, over the peak measured between the batches."""
+    encoding = Encoding(tower, settings, 0, "fp32")
+    config = tower.transformer.config
+    flat, offsets = ragged(pieces)
+    lengths = np.diff(offsets).astype(float)
+    width, inner, layers = config.hidden_size, config.intermediate_size, config.num_hidden_layers
+    flops = layers * (2 * lengths * (4 * width**2 + 2 * width * inner) + 4 * lengths**2 * width)
+    batches = plan_batches(np.diff(offsets), batch_tokens)
+    random.Random(13).shuffle(batches)
+    vectors = np.empty((len(lengths), width), np.float32)
+    encoding.fill(vectors, flat, offsets, batches[:2])
+    peaks, seconds, done = [], 0.0, 0.0
+    for part in (batches[start::4] for start in range(4)):
+        peaks.append(peak_flops())
+        began = time.perf_counter()
+        encoding.fill(vectors, flat, offsets, part)
+        seconds += time.perf_counter() - began
+        done += sum(flops[rows].sum() for rows in part)
+    return float(done / seconds / np.median(peaks))
+
+
+def bert_base_tower(parts: Parts, num_layers: int) -> Any:
+    from transformers import BertConfig, BertModel
+
+    tower = load_tower(parts, "entity")
+    tower.transformer = BertModel(BertConfig(num_hidden_layers=num_layers), add_pooling_layer=False)
+    return tower
+
+
+def encode(folder: Path, out: Path, parts: Parts, shard_rows: int, **resources: Any) -> dict[str, Any]:
+    given = {"kb": str(folder), "out": str(out), "model": parts.settings, "shard_rows": shard_rows}
+    settings = EncodeSettings.model_validate(given | {"batch_tokens": BATCH_TOKENS, "resources": resources})
+    with contextlib.redirect_stderr(io.StringIO()):
+        return dict(encode_kb(settings).manifest.counts)
+
+
+@contextlib.contextmanager
+def ray_with(num_cpus: int) -> Iterator[None]:
+    import logging
+
+    import ray
+
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    ray.init(address="local", num_cpus=num_cpus, include_dashboard=False, **quiet)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def through_ray(kb: TableFolder, home: Path, parts: Parts, figures: Figures) -> None:
+    """The same shards in this process and through Ray, by the time that workers spend on them, and by the clock."""
+    folder = home / "some"
+    rows = [row for table in kb.tables() for row in table.to_pylist()]
+    with ray_with(2):
+        began = time.perf_counter()
+        counts = encode(folder, home / "vectors-ray", parts, 1024, workers=1, cpus=2)
+        by_clock = time.perf_counter() - began
+    print(f"through Ray: {by_clock - counts['worker seconds']:.1f} s of start-up and end, not counted", flush=True)
+    encoding, texts = plain_encoding(parts), parts.texts
+    began = time.perf_counter()
+    for start in range(0, len(rows), 1024):
+        encoding.run(*ragged(texts.entities(rows[start : start + 1024])), BATCH_TOKENS)
+    alone = time.perf_counter() - began
+    print(f"{len(rows):,} texts: {counts['worker seconds']:.1f} s through Ray, {alone:.1f} s without", flush=True)
+    figures.at_least("encode_through_ray_over_without", alone / counts["worker seconds"], 0.93)
+
+
+def two_actors(home: Path, parts: Parts, figures: Figures) -> None:
+    """Two one-thread actors against one, by the clock from the first finished shard to the last."""
+    rates = {}
+    for workers in (1, 2):
+        with ray_with(workers):
+            out = home / f"vectors-{workers}"
+            encode(home / "some", out, parts, 256, workers=workers, cpus=1)
+            finished = sorted(path.stat().st_mtime for path in out.glob("vectors-*.npy"))
+            # From the first finished shard of each worker to the last: the start of Ray does not count.
+            rates[workers] = (len(finished) - workers) / (finished[-1] - finished[workers - 1])
+    figures.at_least("encode_two_actors_over_one", rates[2] / rates[1], 1.8)
+
+
+def memory(home: Path, sizes: tuple[int, int], figures: Figures) -> None:
+    """Memory of the driver and of the object store for a small and a large KB, with a tiny encoder."""
+    tiny = home / "tiny"
+    parts = load_parts(ModelSettings())
+    from transformers import BertConfig, BertModel
+
+    config = BertConfig(
+        vocab_size=len(parts.tokenizer),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        intermediate_size=16,
+        max_position_embeddings=32,
+    )
+    parts.tokenizer.save_pretrained(tiny)
+    BertModel(config).save_pretrained(tiny)
+    peaks = []
+    for size in sizes:
+        folder, out = home / f"kb-{size}", home / f"vectors-{size}"
+        write_kb(folder, [{"id": f"E{n}", "title": f"entity number {n}"} for n in range(size)])
+        flags = ["--encoder", str(tiny), "--entity-length", "16", "--workers", "1", "--cpus", "2"]
+        command = [sys.executable, "-m", "pel_ray", "encode-kb", str(folder), "--out", str(out), *flags]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        store = 0.0
+        while process.poll() is None:
+            store = max(store, object_store_bytes())
+            time.sleep(0.2)
+        manifest = json.loads((out / "manifest.json").read_bytes())
+        peaks.append({"driver": manifest["peak_memory_bytes"], "object_store": store})
+        shown = ", ".join(f"{name} {value / 2**20:.0f} MiB" for name, value in peaks[-1].items())
+        worker = manifest["counts"]["worker peak memory bytes"] / 2**20
+        print(f"{size:,} entities: {shown}, worker {worker:.0f} MiB, all at their peak", flush=True)
+    for name in peaks[0]:
+        # Below a megabyte a ratio means nothing.
+        before, after = (max(peak[name], 2**20) for peak in peaks)
+        figures.at_most(f"encode_{name}_memory_growth_for_{sizes[1] // sizes[0]}x_entities", after / before, 1.10)
+
+
+def object_store_bytes() -> float:
+    """Shared memory that the object store (in the raylet) has touched, of all Ray on this machine."""
+    total = 0.0
+    for path in Path("/proc").glob("[0-9]*/comm"):
+        with contextlib.suppress(OSError):
+            if path.read_text().startswith("raylet"):
+                total += status_bytes(path.parent, "RssShmem")
+    return total
+
+
+def status_bytes(process: Path, name: str) -> float:
+    for line in (process / "status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return float(line.split()[1]) * 1024
+    return 0.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer texts, and no run of a minute")
+    quick = parser.parse_args().quick
+    figures = Figures()
+    parts = load_parts(ModelSettings())
+    with tempfile.TemporaryDirectory() as temporary:
+        home = Path(temporary)
+        kb = import_kb(home / "some", 4000 if quick else 26_000)
+        rows = [row for table in kb.tables() for row in table.to_pylist()]
+        against_others(parts, rows[: 2000 if quick else 4000], figures)
+        pieces = parts.texts.entities(rows[: 2000 if quick else 4000])
+        base = utilisation(bert_base_tower(parts, 2), parts.settings, pieces[: len(pieces) // 2], BATCH_TOKENS)
+        figures.at_least("encode_utilisation_bert_base_shape", base, 0.75)
+        minilm = utilisation(load_tower(parts, "entity"), parts.settings, pieces, BATCH_TOKENS)
+        figures.at_least("encode_utilisation_minilm", minilm, 0.75)
+        if not quick:
+            through_ray(kb, home, parts, figures)
+            memory(home, (20_000, 400_000), figures)
+            write_kb(home / "few", rows[:4096])
+            (home / "some").rename(home / "all")
+            (home / "few").rename(home / "some")
+            two_actors(home, parts, figures)
+    figures.finish()
+
+
+if __name__ == "__main__":
+    main()
