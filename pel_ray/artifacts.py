@@ -13,7 +13,6 @@ import json
 import os
 import platform
 import re
-import resource
 import shlex
 import sys
 import time
@@ -25,6 +24,7 @@ from typing import Any
 
 import pel_ray
 from pel_ray.errors import ArtifactError
+from pel_ray.memory import peak_bytes
 from pel_ray.storage import Location, storage_errors, without_credentials
 
 MANIFEST = "manifest.json"
@@ -245,8 +245,6 @@ def _only_writer(folder: Location) -> Iterator[None]:
 def _manifest_of(work: Work, seconds: float) -> Manifest:
     import pyarrow
 
-    # Linux counts ru_maxrss in KiB, macOS in bytes.
-    unit = 1 if sys.platform == "darwin" else 1024
     return Manifest(
         request=work.request,
         files=work.files,
@@ -258,7 +256,7 @@ def _manifest_of(work: Work, seconds: float) -> Manifest:
         },
         command=without_credentials(shlex.join(["pel-ray", *sys.argv[1:]])),
         seconds=round(seconds, 3),
-        peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit,
+        peak_memory_bytes=peak_bytes(),
         finished_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import time
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -14,6 +13,7 @@ import torch
 from pel_ray.batches import num_computed, plan_batches
 from pel_ray.encoder import Encoding, ModelSettings, Precision, load_parts, load_tower
 from pel_ray.errors import PelRayError
+from pel_ray.memory import peak_bytes
 from pel_ray.reuse import Reuse
 from pel_ray.storage import Location
 from pel_ray.tables import TableFolder
@@ -135,7 +135,7 @@ class ShardEncoder:
             pieces=int(tokens.lengths[~old].sum()),
             computed=num_computed(tokens.lengths, batches),
             seconds=time.monotonic() - began,
-            peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            peak_memory_bytes=peak_bytes(),
             dtype=str(self._encoding.dtype).removeprefix("torch."),
             kept=counts["kept"],
             changed=counts["changed"],
