@@ -26,7 +26,7 @@ lint: setup
 	$(BIN)/mypy
 
 bench: setup
-	@for file in benchmarks/[a-z]*.py; do $(BIN)/python $$file $(BENCH) || exit 1; done
+	@status=0; for file in benchmarks/[a-z]*.py; do $(BIN)/python $$file $(BENCH) || status=1; done; exit $$status
 
 # Pins what a fresh environment holds now.
 pins: setup
