@@ -71,7 +71,11 @@ def parse_template(template: str) -> list[Part]:
         end = match.end()
     if text[end:].strip():
         parts.append(Part(literal=text[end:].strip()))
-    if not any(part.field for part in parts):
+    fields = [part.field for part in parts if part.field]
+    if len(set(fields)) < len(fields):
+        # The budget is per field: a second place would take it twice.
+        raise SettingsError(f"template {template!r} names a field twice. Each may stand once")
+    if not fields:
         names = ", ".join(TEMPLATES)
         raise SettingsError(f"template {template!r} names no field. Expected one of {names}, or one like {{title}}")
     return parts

@@ -52,7 +52,7 @@ def test_mention_texts_are_those_of_the_paper(parts: Parts) -> None:
     assert tokens == "[CLS] the hospital has [unused0] fever [unused1] too [SEP]".split()
 
 
-@pytest.mark.parametrize("template", ["{titel}", "no field", "{}", ""])
+@pytest.mark.parametrize("template", ["{titel}", "no field", "{}", "", "{title} {title}"])
 def test_a_template_that_cannot_be_is_refused(template: str) -> None:
     with pytest.raises(SettingsError):
         parse_template(template)
