@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pel_ray.artifacts import Manifest, Work, read_manifest
+from pel_ray.artifacts import Input, Manifest, Work, read_manifest
 from pel_ray.errors import ArtifactError
 from pel_ray.schema import SCHEMAS, Entity, Mention, num_characters, table_of
 from pel_ray.statistics import statistics_of
@@ -70,6 +70,11 @@ class TableFolder:
         if manifest.request.kind != kind:
             raise ArtifactError(f"{folder} holds {manifest.request.kind}, expected {kind}")
         return cls(folder, manifest)
+
+    @property
+    def as_input(self) -> Input:
+        """How a step that reads this folder names it in its own manifest."""
+        return Input(path=str(self.folder), digest=self.manifest.request.fingerprint)
 
     @property
     def num_rows(self) -> int:

@@ -63,7 +63,7 @@ def encode_kb(settings: EncodeSettings) -> Outcome:
         if plan.tokens_done is None:
             token_work = stack.enter_context(building(plan.tokens, plan.token_request, resumable=True))
         work = stack.enter_context(building(plan.out, plan.request, resumable=True))
-        _encode_missing(plan, work, ask)
+        _encode_missing(plan, ask)
         _finish(plan, work, token_work, ask)
     return Outcome(plan.out, read_manifest(plan.out), is_new=True)
 
@@ -77,7 +77,7 @@ class EncodePlan:
         self.out = locate(settings.out)
         self.shards = plan_shards(self.kb.num_rows, settings.shard_rows)
         parts = load_parts(settings.model)
-        kb = Input(path=str(self.kb.folder), digest=self.kb.manifest.request.fingerprint)
+        kb = self.kb.as_input
         shared = {"views": settings.views, "shard_rows": settings.shard_rows}
         text = parts.settings.text
         self.token_request = Request(
@@ -141,7 +141,7 @@ def _open_reuse(folder: Location, request: Request) -> VectorFolder:
     return old
 
 
-def _encode_missing(plan: EncodePlan, work: Work, ask: Ask) -> None:
+def _encode_missing(plan: EncodePlan, ask: Ask) -> None:
     job = plan.job(ask)
     names = set(plan.out.names())
     for name in names:
@@ -149,7 +149,7 @@ def _encode_missing(plan: EncodePlan, work: Work, ask: Ask) -> None:
         if name.startswith("attempt-"):
             (plan.out / name).delete_file()
     missing = [shard for shard in plan.shards if job.receipt_file(shard).name not in names]
-    num_done = sum(shard.stop - shard.start for shard in plan.shards) - sum(s.stop - s.start for s in missing)
+    num_done = plan.kb.num_rows - sum(shard.stop - shard.start for shard in missing)
     poison: list[Shard] = []
     with RateProgress("encoding", plan.kb.num_rows, num_done) as progress:
         for receipt in map_shards(ShardEncoder, job, missing, ask) if missing else ():

@@ -95,7 +95,7 @@ class Outcome:
 def import_tables(settings: ImportSettings, tables: Sequence[Table]) -> list[Outcome]:
     """Imports all tables or none: what one of them finds wrong leaves nothing behind of the others."""
     out = locate(settings.out)
-    requests = [_request(table) for table in tables]
+    requests = _requests(tables)
     done = [
         finished(out / table.kind, request, overwrite=settings.overwrite)
         for table, request in zip(tables, requests, strict=True)
@@ -112,7 +112,7 @@ def import_tables(settings: ImportSettings, tables: Sequence[Table]) -> list[Out
 
 
 def split_files(arguments: Sequence[str], option: str) -> dict[str, tuple[str, Location]]:
-    """`[SPLIT=]FILE` arguments by role (`train 1`, `file 2`): the split, empty where none is named, and the file."""
+    """`[SPLIT=]FILE` arguments by role (`file 1`, `file 2`): the split, empty where none is named, and the file."""
     found: dict[str, tuple[str, Location]] = {}
     for number, argument in enumerate(arguments, start=1):
         name, equals, path = argument.partition("=")
@@ -126,9 +126,14 @@ def one_file(path: str) -> list[Location]:
     return [locate_file(path)]
 
 
-def _request(table: Table) -> Request:
-    inputs = {role: _input(parts) for role, parts in table.sources.items()}
-    return Request(kind=table.kind, inputs=inputs, settings=table.settings)
+def _requests(tables: Sequence[Table]) -> list[Request]:
+    """What each table asks for; a source that two tables read is hashed once."""
+    roles = {role: parts for table in tables for role, parts in table.sources.items()}
+    inputs = {role: _input(parts) for role, parts in roles.items()}
+    return [
+        Request(kind=table.kind, inputs={role: inputs[role] for role in table.sources}, settings=table.settings)
+        for table in tables
+    ]
 
 
 def _input(parts: Sequence[Location]) -> Input:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, model_validator
 
-from pel_ray.artifacts import Input, Request, building, finished, read_manifest
+from pel_ray.artifacts import Request, building, finished, read_manifest
 from pel_ray.chance import position
 from pel_ray.errors import SettingsError
 from pel_ray.formats.semantic_types import OKB_TYPES, find_types, type_name
@@ -63,7 +63,7 @@ def make_okb(settings: OkbSettings) -> list[Outcome]:
         raise SettingsError(f"--out {out} holds what okb reads. Choose another folder")
     kb, mentions = TableFolder.open(data / "kb", "kb"), TableFolder.open(data / "mentions", "mentions")
     older = TableFolder.open(locate(settings.older), "kb") if settings.older else None
-    inputs = {"kb": _input(kb), "mentions": _input(mentions)} | ({"older": _input(older)} if older else {})
+    inputs = {"kb": kb.as_input, "mentions": mentions.as_input} | ({"older": older.as_input} if older else {})
     requests = {kind: Request(kind=kind, inputs=inputs, settings=settings.what_counts()) for kind in ("kb", "mentions")}
     done = {kind: finished(out / kind, request, overwrite=settings.overwrite) for kind, request in requests.items()}
     if None in done.values():
@@ -83,10 +83,6 @@ def make_okb(settings: OkbSettings) -> list[Outcome]:
             write_tables(mention_work, _emptied_mentions(mentions, removed, nil, tally))
             mention_work.counts |= {"sources": tally.to_json(), "okb": nil.to_json()["splits"]}
     return [Outcome(out / kind, read_manifest(out / kind), done[kind] is None) for kind in requests]
-
-
-def _input(table: TableFolder) -> Input:
-    return Input(path=str(table.folder), digest=table.manifest.request.fingerprint)
 
 
 def _rule(settings: OkbSettings, kb: TableFolder, older: TableFolder | None) -> IsRemoved:
