@@ -137,7 +137,10 @@ class Work:
 
     def count(self, name: str) -> None:
         """Lists a whole file of this folder in the manifest."""
-        self.files[name] = (self.folder / name).size()
+        info = (self.folder / name).info()
+        if info.size is None:
+            raise ArtifactError(f"{self.folder / name} is gone. Was it deleted meanwhile? Run the same command again")
+        self.files[name] = info.size
 
     @property
     def tag(self) -> str:
@@ -198,9 +201,9 @@ def building(folder: Location, request: Request, *, resumable: bool = False) -> 
     with _only_writer(folder):
         old_files = _counted_files(folder)
         work = Work(folder, request)
-        kept = {name for name in folder.names() if resumable and work.tag in name}
         try:
-            _clear(folder, keep=old_files | kept)
+            # By name and not by a list made earlier: a worker of a killed run may still be finishing a file.
+            _clear(folder, keep=old_files, keep_tag=work.tag if resumable else None)
             _write_json(folder / UNFINISHED, request.to_json())
             yield work
             _write_json(folder / MANIFEST, _manifest_of(work, work.seconds or time.monotonic() - began).to_json())
@@ -261,10 +264,12 @@ def _manifest_of(work: Work, seconds: float) -> Manifest:
     )
 
 
-def _clear(folder: Location, keep: set[str], also: Collection[str] = ()) -> None:
+def _clear(folder: Location, keep: set[str], also: Collection[str] = (), keep_tag: str | None = None) -> None:
     """Deletes what our steps wrote and no manifest counts, and nothing that has another name than ours."""
     for name in folder.names():
-        if name not in {*keep, LOCK} and (name in also or name == UNFINISHED or _OURS.fullmatch(name)):
+        if name in {*keep, LOCK} or (keep_tag is not None and keep_tag in name):
+            continue
+        if name in also or name == UNFINISHED or _OURS.fullmatch(name):
             (folder / name).delete_file()
 
 

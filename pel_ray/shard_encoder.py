@@ -18,7 +18,7 @@ from pel_ray.reuse import Reuse
 from pel_ray.storage import Location
 from pel_ray.tables import TableFolder
 from pel_ray.tokens import COLUMNS, TokenShard, read_shard, tokenise, write_shard
-from pel_ray.vectors import Shard, write_vectors
+from pel_ray.vectors import Shard, vector_names, write_vectors
 
 MAX_ATTEMPTS = 3
 
@@ -46,6 +46,10 @@ class EncodeJob:
 
     def receipt_file(self, shard: Shard) -> Location:
         return self.vectors / f"receipt-{shard.stem}-{self.tag}.json"
+
+    def finished_names(self, shard: Shard) -> set[str]:
+        """What a finished shard leaves in the folder of the vectors."""
+        return {self.receipt_file(shard).name, *vector_names(shard, self.tag)}
 
     def attempt_file(self, shard: Shard, attempt: int) -> Location:
         return self.vectors / f"attempt-{shard.stem}-{attempt}-{self.tag}.json"

@@ -40,15 +40,21 @@ def plan_shards(num_rows: int, shard_rows: int) -> list[Shard]:
     return [Shard(number, start, min(start + shard_rows, num_rows)) for number, start in enumerate(starts)]
 
 
+def vector_names(shard: Shard, tag: str) -> tuple[str, str]:
+    """The files of a shard: its vectors, and the table that says whose they are."""
+    return f"vectors-{shard.stem}-{tag}.npy", f"rows-{shard.stem}-{tag}.arrow"
+
+
 def write_vectors(folder: Location, shard: Shard, tag: str, tokens: TokenShard, vectors: np.ndarray) -> None:
     """Writes the table first: a shard counts as there when its vectors are."""
+    vectors_name, rows_name = vector_names(shard, tag)
     table = pa.table([tokens.entity_rows, tokens.entity_ids, tokens.hashes], schema=ROWS_SCHEMA)
     with (
-        (folder / f"rows-{shard.stem}-{tag}.arrow").writing() as stream,
+        (folder / rows_name).writing() as stream,
         pa.ipc.new_file(stream, ROWS_SCHEMA) as writer,
     ):
         writer.write_table(table)
-    with (folder / f"vectors-{shard.stem}-{tag}.npy").writing() as stream:
+    with (folder / vectors_name).writing() as stream:
         content = io.BytesIO()
         np.save(content, vectors, allow_pickle=False)
         stream.write(content.getbuffer())

@@ -14,7 +14,7 @@ import pytest
 
 from pel_ray.artifacts import Input, Request, building, finished, read_manifest
 from pel_ray.errors import ArtifactError
-from pel_ray.storage import locate
+from pel_ray.storage import Location, locate
 from tests.conftest import RunCommand
 from tests.reading import rows_of
 from tests.samples import KB_ROWS, OBO, write_jsonl, write_jsonl_set
@@ -242,3 +242,19 @@ def test_a_second_run_is_refused_while_the_first_writes(pel_ray: RunCommand, tmp
         first.kill()
         first.communicate()
     assert pel_ray(*arguments).code == 0
+
+
+def test_what_a_worker_of_a_killed_run_still_finishes_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = Request(kind="vectors", inputs={}, settings={})
+    appeared: list[Path] = []
+    listed = Location.names
+
+    def names(folder: Location) -> list[str]:
+        appeared.append(tmp_path / f"vectors-{len(appeared)}-{request.fingerprint[:8]}.npy")
+        appeared[-1].write_bytes(b"whole")
+        return listed(folder)
+
+    monkeypatch.setattr(Location, "names", names)
+    with building(locate(tmp_path), request, resumable=True) as work:
+        assert appeared and all(file.exists() for file in appeared)
+        work.files = {file.name: 5 for file in appeared}

@@ -20,7 +20,7 @@ from pel_ray.spec import Settings
 from pel_ray.steps.importing import Outcome, Path
 from pel_ray.storage import Location, locate
 from pel_ray.tables import TableFolder
-from pel_ray.vectors import Shard, VectorFolder, plan_shards
+from pel_ray.vectors import Shard, VectorFolder, plan_shards, vector_names
 
 
 class EncodeSettings(Settings):
@@ -148,7 +148,7 @@ def _encode_missing(plan: EncodePlan, ask: Ask) -> None:
         # Attempts of an earlier run count no more: whoever runs it again may have mended what killed the workers.
         if name.startswith("attempt-"):
             (plan.out / name).delete_file()
-    missing = [shard for shard in plan.shards if job.receipt_file(shard).name not in names]
+    missing = [shard for shard in plan.shards if not names.issuperset(job.finished_names(shard))]
     num_done = plan.kb.num_rows - sum(shard.stop - shard.start for shard in missing)
     poison: list[Shard] = []
     with RateProgress("encoding", plan.kb.num_rows, num_done) as progress:
@@ -170,8 +170,8 @@ def _finish(plan: EncodePlan, work: Work, token_work: Work | None, ask: Ask) -> 
     receipts = []
     for shard in plan.shards:
         receipts.append(json.loads((plan.out / f"receipt-{shard.stem}-{tag}.json").read_bytes()))
-        work.count(f"vectors-{shard.stem}-{tag}.npy")
-        work.count(f"rows-{shard.stem}-{tag}.arrow")
+        for name in vector_names(shard, tag):
+            work.count(name)
         if token_work is not None:
             token_work.count(f"tokens-{shard.stem}-{token_tag}.arrow")
     work.counts |= _summed(receipts) | {"workers": str(ask)}
