@@ -72,6 +72,8 @@ def ray_here() -> Iterator[None]:
     """One Ray for all tests of a session, with four logical CPUs whatever the machine has; commands join it."""
     import ray
 
+    # Workers of a cluster have credentials of their own: these are for the S3 server that the tests start.
+    os.environ |= {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
     ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     yield
     ray.shutdown()

@@ -9,7 +9,10 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
+from pel_ray.storage import locate
+from pel_ray.vectors import VectorFolder
 from tests.conftest import RunCommand
+from tests.models import write_encoder
 from tests.reading import rows_of
 from tests.samples import KB_ROWS, MENTION_ROWS, write_jsonl, write_jsonl_set
 
@@ -78,3 +81,23 @@ def test_a_missing_key_and_a_missing_bucket_are_one_line(pel_ray: RunCommand, bu
     missing = pel_ray("import", "jsonl", "--kb", f"s3://{BUCKET}/no.jsonl", "--out", "set").error
     assert f"s3://{BUCKET}/no.jsonl: no such file" in missing
     assert "s3://nobody" in pel_ray("import", "jsonl", "--kb", kb, "--out", "s3://nobody/set").error
+
+
+def test_vectors_in_a_bucket_equal_the_local_ones(
+    pel_ray: RunCommand, bucket: object, ray_here: None, tmp_path: Path
+) -> None:
+    write_encoder(tmp_path / "tiny")
+    pel_ray(*write_jsonl_set(tmp_path / "in"), "--out", "local")
+    pel_ray(*write_jsonl_set(tmp_path / "in"), "--out", f"s3://{BUCKET}/sets/a")
+    arguments = ["--encoder", tmp_path / "tiny", "--shard-rows", 2, "--workers", 1, "--cpus", 1]
+    for where in ("local", f"s3://{BUCKET}/sets/a"):
+        assert pel_ray("encode-kb", where, "--out", f"{where}/vectors", *arguments).code == 0
+    local, remote = (VectorFolder.open(locate(f"{where}/vectors")) for where in ("local", f"s3://{BUCKET}/sets/a"))
+    for (rows, vectors), (remote_rows, remote_vectors) in zip(local.shards(), remote.shards(), strict=True):
+        assert rows == remote_rows and (vectors == remote_vectors).all()
+    assert not [key for key in keys(bucket) if ".tmp" in key or "unfinished" in key]
+    reused = pel_ray(
+        "encode-kb", "local", "--out", f"s3://{BUCKET}/again", "--reuse", f"s3://{BUCKET}/sets/a/vectors", *arguments
+    )
+    assert reused.code == 0
+    assert VectorFolder.open(locate(f"s3://{BUCKET}/again")).manifest.counts["kept"] == len(KB_ROWS)
