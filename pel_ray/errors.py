@@ -6,7 +6,8 @@ PelRayError
 ├── SettingsError    a job spec, --set or option that cannot be meant
 ├── ArtifactError    a folder that holds other, unfinished or damaged work
 ├── StorageError     a disk or bucket that refuses to be read or written
-├── ResourceError    more CPUs or GPUs asked for than there are
+├── ResourceError    more CPUs, GPUs or memory asked for than there are
+├── TrainingError    a training that cannot go on, such as a loss that is no number
 └── MissingPackage   an optional package that this command needs
 
 The command line prints any of these as one line and exits 1. Everything else is a bug and keeps its
@@ -46,7 +47,11 @@ class StorageError(PelRayError):
 
 
 class ResourceError(PelRayError):
-    """More CPUs or GPUs asked for than there are."""
+    """More CPUs, GPUs or memory asked for than there are."""
+
+
+class TrainingError(PelRayError):
+    """A training that cannot go on, such as a loss that is no number."""
 
 
 class MissingPackage(PelRayError):

@@ -38,12 +38,13 @@ def byte_progress(label: str, total: int) -> Iterator[Callable[[int], None]]:
 
 
 class RateProgress:
-    """Entities done of all, with their rate, the time left and the share of padding."""
+    """What is done of all, with its rate, the time left and, where something is encoded, the share of padding."""
 
     def __init__(self, label: str, total: int, already_done: int = 0) -> None:
         self._label, self._total, self._first = label, total, already_done
         self._done = already_done
         self._pieces = self._computed = 0
+        self._note = ""
         self._began = self._last_line = time.monotonic()
         self._console = Console(stderr=True, highlight=False)
         self._bar: Progress | None = None
@@ -61,7 +62,8 @@ class RateProgress:
         if self._bar:
             self._bar.stop()
 
-    def add(self, count: int, pieces: int, computed: int) -> None:
+    def add(self, count: int, pieces: int = 0, computed: int = 0, note: str = "") -> None:
+        self._note = note and f", {note}"
         self._done += count
         self._pieces += pieces
         self._computed += computed
@@ -76,5 +78,6 @@ class RateProgress:
     def _status(self, now: float) -> str:
         rate = (self._done - self._first) / max(now - self._began, 1e-9)
         left = timedelta(seconds=round((self._total - self._done) / rate)) if rate else "unknown"
-        padding = 1 - self._pieces / self._computed if self._computed else 0.0
-        return f"{rate:,.0f}/s, {left} left, padding {padding:.1%}"
+        padding = f", padding {1 - self._pieces / self._computed:.1%}" if self._computed else ""
+        shown = f"{rate:,.0f}" if rate >= 10 else f"{rate:.2f}"
+        return f"{shown}/s, {left} left{padding}{self._note}"

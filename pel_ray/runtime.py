@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from pydantic import Field
 
@@ -107,27 +107,73 @@ def _check_fit(workers: int, cpus: int, gpus: float, nodes: Sequence[dict[str, f
         )
 
 
-def map_shards(work: ShardWork, job: Any, shards: Sequence[Shard], ask: Ask) -> Iterator[dict[str, Any]]:
-    """Receipts as they come, in any order. A worker that dies is replaced and its shard done again."""
-    carry = _one_warm_actor if ask.workers == 1 and ask.is_local else _actor_pool
-    return carry(work, job, shards, ask)
-
-
-def _one_warm_actor(work: ShardWork, job: Any, shards: Sequence[Shard], ask: Ask) -> Iterator[dict[str, Any]]:
-    import ray
-
-    options: dict[str, Any] = {"num_cpus": ask.cpus, "num_gpus": ask.gpus, "max_restarts": -1, "max_task_retries": -1}
-    actor: Any = ray.remote(**options)(work).remote(job)
-    waiting = list(reversed(shards))
-    running: list[Any] = []
+@contextmanager
+def workers(ask: Ask) -> Iterator[Workers]:
+    """Workers for all phases of a step: one warm actor here, or on a cluster a pool for each phase."""
+    found: Workers = WarmActor(ask) if ask.workers == 1 and ask.is_local else ActorPools(ask)
     try:
+        yield found
+    finally:
+        found.stop()
+
+
+class Workers(Protocol):
+    """Carries shards to where they are worked on."""
+
+    ask: Ask
+
+    def map(self, work: ShardWork, job: Any, shards: Sequence[Shard]) -> Iterator[dict[str, Any]]:
+        """Receipts as they come, in any order. A worker that dies is replaced and its shard done again."""
+
+    def stop(self) -> None:
+        """Frees what the workers hold; the next phase starts them again."""
+
+
+class _Host:
+    """Does the work of one phase after the other in one process, which has torch loaded after the first."""
+
+    def __init__(self) -> None:
+        self._current: tuple[int, Callable[[Shard], dict[str, Any]]] | None = None
+
+    def call(self, phase: int, work: ShardWork, job: Any, shard: Shard) -> dict[str, Any]:
+        if self._current is None or self._current[0] != phase:
+            # The model of the phase before goes first: two might not fit.
+            self._current = None
+            self._current = (phase, work(job))
+        return self._current[1](shard)
+
+
+class WarmActor:
+    """One actor with the GPU or the cores of this machine; starting one for each phase would cost seconds each time."""
+
+    def __init__(self, ask: Ask) -> None:
+        self.ask = ask
+        self._actor: Any = None
+        self._phase = 0
+
+    def map(self, work: ShardWork, job: Any, shards: Sequence[Shard]) -> Iterator[dict[str, Any]]:
+        import ray
+
+        if self._actor is None:
+            asked: dict[str, Any] = {"num_cpus": self.ask.cpus, "num_gpus": self.ask.gpus}
+            self._actor = ray.remote(**asked, max_restarts=-1, max_task_retries=-1)(_Host).remote()
+        self._phase += 1
+        # Once into the object store: a job may carry what a reuse knows of millions of texts.
+        phase, shared = self._phase, ray.put(job)
+        waiting = list(reversed(shards))
+        running: list[Any] = []
         while waiting or running:
             while waiting and len(running) < 2:
-                running.append(actor.__call__.remote(waiting.pop()))
+                running.append(self._actor.call.remote(phase, work, shared, waiting.pop()))
             done, running = ray.wait(running)
             yield from ray.get(done)
-    finally:
-        ray.kill(actor)
+
+    def stop(self) -> None:
+        import ray
+
+        if self._actor is not None:
+            ray.kill(self._actor)
+            self._actor = None
 
 
 class _PooledWork:
@@ -141,20 +187,37 @@ class _PooledWork:
         return {name: [value] for name, value in self._call(shard).items()}
 
 
-def _actor_pool(work: ShardWork, job: Any, shards: Sequence[Shard], ask: Ask) -> Iterator[dict[str, Any]]:
-    import ray
+class ActorPools:
+    """A Ray Data actor pool for each phase, which frees what it held when the phase is over.
 
-    context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
-    plan = ray.data.from_items([asdict(shard) for shard in shards], override_num_blocks=len(shards))
-    receipts = plan.map_batches(
-        _PooledWork,
-        fn_constructor_args=(work, job),
-        batch_size=1,
-        compute=ray.data.ActorPoolStrategy(size=min(ask.workers, len(shards))),
-        num_cpus=ask.cpus,
-        num_gpus=ask.gpus or None,
-    )
-    for row in receipts.iter_rows():
-        yield dict(row)
+    A phase of one shard needs no pool: one warm actor serves such phases for as long as no pool needs its place.
+    """
+
+    def __init__(self, ask: Ask) -> None:
+        self.ask = ask
+        self._one = WarmActor(ask)
+
+    def map(self, work: ShardWork, job: Any, shards: Sequence[Shard]) -> Iterator[dict[str, Any]]:
+        import ray
+
+        if len(shards) == 1:
+            yield from self._one.map(work, job, shards)
+            return
+        self._one.stop()
+        context = ray.data.DataContext.get_current()
+        context.enable_progress_bars = False
+        context.print_on_execution_start = False
+        plan = ray.data.from_items([asdict(shard) for shard in shards], override_num_blocks=len(shards))
+        receipts = plan.map_batches(
+            _PooledWork,
+            fn_constructor_args=(work, job),
+            batch_size=1,
+            compute=ray.data.ActorPoolStrategy(size=min(self.ask.workers, len(shards))),
+            num_cpus=self.ask.cpus,
+            num_gpus=self.ask.gpus or None,
+        )
+        for row in receipts.iter_rows():
+            yield dict(row)
+
+    def stop(self) -> None:
+        self._one.stop()

@@ -23,6 +23,8 @@ TEMPLATES = {
     "zeshel": "{title} [ENT] {description}",
     "synonyms": "{title} [SEP] {synonyms} [SEP] {types} [SEP] {description}",
 }
+MENTION_COLUMNS = ("context_left", "mention", "context_right")
+"""What of mentions/ a text is made of."""
 FIELDS = ("title", "types", "synonyms", "description")
 """The fields of an entity in the order in which they get room: a long description never pushes out the others."""
 SHARES = {"title": 0.5, "types": 0.25, "synonyms": 0.25, "description": 1.0}

@@ -41,6 +41,18 @@ class TokenShard:
     def lengths(self) -> np.ndarray:
         return np.diff(self.offsets)
 
+    def only(self, wanted: np.ndarray) -> TokenShard:
+        """The texts for which `wanted` is true."""
+        kept = np.flatnonzero(wanted)
+        lengths = self.lengths[kept]
+        return TokenShard(
+            self.entity_rows[kept],
+            self.entity_ids.take(pa.array(kept)),
+            self.hashes[kept],
+            self.pieces[np.repeat(wanted, self.lengths)],
+            np.concatenate([[0], np.cumsum(lengths)]),
+        )
+
     @classmethod
     def of_table(cls, table: pa.Table) -> TokenShard:
         batch = table.combine_chunks()

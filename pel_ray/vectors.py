@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pel_ray.artifacts import Manifest, read_manifest
+from pel_ray.arrays import damaged, read_array, write_array
+from pel_ray.artifacts import Input, Manifest, read_manifest
 from pel_ray.errors import ArtifactError
 from pel_ray.storage import Location
 from pel_ray.tokens import TokenShard
@@ -54,10 +54,7 @@ def write_vectors(folder: Location, shard: Shard, tag: str, tokens: TokenShard, 
         pa.ipc.new_file(stream, ROWS_SCHEMA) as writer,
     ):
         writer.write_table(table)
-    with (folder / vectors_name).writing() as stream:
-        content = io.BytesIO()
-        np.save(content, vectors, allow_pickle=False)
-        stream.write(content.getbuffer())
+    write_array(folder / vectors_name, vectors)
 
 
 @dataclass(frozen=True)
@@ -75,26 +72,35 @@ class VectorFolder:
         return cls(folder, manifest)
 
     @property
+    def as_input(self) -> Input:
+        return Input(path=str(self.folder), digest=self.manifest.request.fingerprint)
+
+    @property
+    def similarity(self) -> str:
+        return str(self.manifest.request.settings["model"]["similarity"])
+
+    @property
+    def dimension(self) -> int:
+        return int(self.vectors(self.stems[0]).shape[1])
+
+    @property
     def stems(self) -> list[str]:
         """`00000-1a2b3c4d` and so on, in the order of the plan."""
         return sorted(name[len("vectors-") : -len(".npy")] for name in self.manifest.files if name.endswith(".npy"))
 
     def vectors(self, stem: str) -> np.ndarray:
         """The vectors of a shard, mapped into memory where the file is local."""
-        file = self.folder / f"vectors-{stem}.npy"
-        try:
-            if file.is_local:
-                return np.load(file.path, mmap_mode="r", allow_pickle=False)
-            return np.load(io.BytesIO(file.read_bytes()), allow_pickle=False)
-        except ValueError as error:
-            raise ArtifactError(f"{file} is damaged ({error}). Make its folder again with --overwrite") from error
+        return read_array(self.folder / f"vectors-{stem}.npy")
 
     def rows(self, stem: str) -> pa.Table:
         """`entity_row`, `entity_id` and `text_hash` of every vector of a shard."""
         file = self.folder / f"rows-{stem}.arrow"
         source: Any = pa.memory_map(file.path) if file.is_local else pa.BufferReader(file.read_bytes())
-        with pa.ipc.open_file(source) as reader:
-            return reader.read_all()
+        try:
+            with pa.ipc.open_file(source) as reader:
+                return reader.read_all()
+        except (pa.ArrowException, OSError) as error:
+            raise damaged(file, error) from error
 
     def shards(self) -> Iterator[tuple[pa.Table, np.ndarray]]:
         for stem in self.stems:

@@ -123,7 +123,7 @@ def worker_pids() -> list[int]:
             title = path.read_bytes()
         except OSError:
             continue
-        if title.startswith(b"ray::") and b"IDLE" not in title and (b"ShardEncoder" in title or b"PooledWork" in title):
+        if title.startswith(b"ray::") and b"IDLE" not in title and (b"_Host" in title or b"PooledWork" in title):
             found.append(int(path.parent.name))
     return found
 

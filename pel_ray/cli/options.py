@@ -79,7 +79,9 @@ def _simple_fields(model: type[Settings], nested: bool, path: str = "") -> Itera
     for field, info in model.model_fields.items():
         inner = _without_none(info.annotation)
         if not (isinstance(inner, type) and issubclass(inner, Settings)):
-            yield field, (f"{path}{field}", info)
+            # `--loss pb` for loss.kind: the kind of a thing goes by the name of the thing.
+            name = path.rstrip(".").rsplit(".", 1)[-1] if field == "kind" and path else field
+            yield name, (f"{path}{field}", info)
         elif nested:
             yield from _simple_fields(inner, nested, f"{path}{field}.")
 

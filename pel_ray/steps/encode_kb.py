@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from contextlib import ExitStack
 from typing import Any, Literal
@@ -11,13 +10,15 @@ from pydantic import Field
 
 from pel_ray.artifacts import MANIFEST, Input, Request, Work, building, finished, read_manifest
 from pel_ray.encoder import ModelSettings, Precision, load_parts
-from pel_ray.errors import ArtifactError, ResourceError, StorageError
+from pel_ray.errors import ArtifactError
+from pel_ray.negative_folder import NegativeFolder
 from pel_ray.progress import RateProgress
 from pel_ray.reuse import Reuse
-from pel_ray.runtime import Ask, Resources, map_shards, ray_session, resolve_ask
+from pel_ray.runtime import Ask, Resources, Workers
 from pel_ray.shard_encoder import EncodeJob, ShardEncoder
 from pel_ray.spec import Settings
 from pel_ray.steps.importing import Outcome, Path
+from pel_ray.steps.sharded import at_work, finish_shards, missing_shards
 from pel_ray.storage import Location, locate
 from pel_ray.tables import TableFolder
 from pel_ray.vectors import Shard, VectorFolder, plan_shards, vector_names
@@ -36,6 +37,8 @@ class EncodeSettings(Settings):
     """One vector per entity, or one more for each of its synonyms."""
     reuse: Path | None = None
     """Vectors of an older version of the KB, by the same model: only new and changed texts are encoded."""
+    only: Path | None = None
+    """Negatives that were mined: encode only their entities and golds, the pool of a cheaper refresh."""
     store: Literal["fp16", "fp32"] = "fp16"
     """Type of the vectors on disk."""
     precision: Precision = "auto"
@@ -52,19 +55,18 @@ class EncodeSettings(Settings):
     """Replace finished vectors of another KB, model or setting."""
 
 
-def encode_kb(settings: EncodeSettings) -> Outcome:
+def encode_kb(settings: EncodeSettings, within: Workers | None = None) -> Outcome:
     """Encodes what is not encoded yet and finishes the folder."""
     plan = EncodePlan(settings)
     if plan.done is not None:
         return Outcome(plan.out, plan.done, is_new=False)
-    with ray_session(), ExitStack() as stack:
-        ask = resolve_ask(settings.resources)
+    with at_work(settings.resources, within) as (carrier, ask), ExitStack() as stack:
         token_work = None
         if plan.tokens_done is None:
             token_work = stack.enter_context(building(plan.tokens, plan.token_request, resumable=True))
         work = stack.enter_context(building(plan.out, plan.request, resumable=True))
-        _encode_missing(plan, ask)
-        _finish(plan, work, token_work, ask)
+        receipts = _encode_missing(plan, carrier, ask)
+        _finish(plan, receipts, work, token_work, ask)
     return Outcome(plan.out, read_manifest(plan.out), is_new=True)
 
 
@@ -85,9 +87,13 @@ class EncodePlan:
             inputs={"kb": kb, "tokenizer": Input(path=settings.model.encoder, digest=parts.tokenizer_digest)},
             settings=shared | {"template": text.template, "entity_length": text.entity_length},
         )
+        self.only = _open_pool(locate(settings.only), self.kb) if settings.only else None
+        inputs = {"kb": kb, "model": Input(path=settings.model.encoder, digest=parts.digest("entity"))}
+        if self.only:
+            inputs["only"] = self.only.as_input
         self.request = Request(
             kind="vectors",
-            inputs={"kb": kb, "model": Input(path=settings.model.encoder, digest=parts.digest)},
+            inputs=inputs,
             settings=shared
             | settings.model_dump(mode="json", include={"store", "precision", "batch_tokens"})
             | {"model": parts.settings.model_dump(mode="json", exclude={"encoder": True, "text": {"mention_length"}})},
@@ -105,7 +111,7 @@ class EncodePlan:
             model=settings.model,
             tokens=self.tokens,
             tokens_tag=self.token_request.fingerprint[:8],
-            vectors=self.out,
+            folder=self.out,
             tag=self.request.fingerprint[:8],
             with_synonyms=settings.views == "synonyms",
             store=settings.store,
@@ -113,6 +119,7 @@ class EncodePlan:
             batch_tokens=settings.batch_tokens,
             threads=ask.cpus,
             reuse=self.reuse,
+            only=self.only.pool() if self.only else None,
         )
 
 
@@ -122,6 +129,13 @@ def open_kb(folder: Location) -> TableFolder:
     if kb.num_rows == 0:
         raise ArtifactError(f"{kb.folder} has no rows. Import a KB first")
     return kb
+
+
+def _open_pool(folder: Location, kb: TableFolder) -> NegativeFolder:
+    pool = NegativeFolder.open(folder)
+    if pool.manifest.request.inputs["kb"].digest != kb.manifest.request.fingerprint:
+        raise ArtifactError(f"{folder} was mined from another KB than {kb.folder}. Encode without --only")
+    return pool
 
 
 def _open_reuse(folder: Location, request: Request) -> VectorFolder:
@@ -141,35 +155,20 @@ def _open_reuse(folder: Location, request: Request) -> VectorFolder:
     return old
 
 
-def _encode_missing(plan: EncodePlan, ask: Ask) -> None:
+def _encode_missing(plan: EncodePlan, carrier: Workers, ask: Ask) -> list[dict[str, Any]]:
     job = plan.job(ask)
-    names = set(plan.out.names())
-    for name in names:
-        # Attempts of an earlier run count no more: whoever runs it again may have mended what killed the workers.
-        if name.startswith("attempt-"):
-            (plan.out / name).delete_file()
-    missing = [shard for shard in plan.shards if not names.issuperset(job.finished_names(shard))]
-    num_done = plan.kb.num_rows - sum(shard.stop - shard.start for shard in missing)
-    poison: list[Shard] = []
-    with RateProgress("encoding", plan.kb.num_rows, num_done) as progress:
-        for receipt in map_shards(ShardEncoder, job, missing, ask) if missing else ():
-            if receipt["error"]:
-                raise StorageError(f"{receipt['error']}. Finished shards are kept; run the same command again")
-            if receipt["is_poison"]:
-                poison.append(plan.shards[receipt["shard"]])
-            progress.add(receipt["entities"], receipt["pieces"], receipt["computed"])
-    if poison:
-        raise ResourceError(
-            f"{plan.out}: {', '.join(map(str, poison))} killed its worker three times; all others are done. "
-            "Is there memory enough? Try a smaller --batch-tokens, or look at these entities; then run it again"
-        )
+    num_left = sum(shard.stop - shard.start for shard in missing_shards(job, plan.shards))
+    with RateProgress("encoding", plan.kb.num_rows, plan.kb.num_rows - num_left) as progress:
+
+        def seen(shard: Shard, receipt: dict[str, Any]) -> None:
+            progress.add(receipt["planned"], receipt["pieces"], receipt["computed"])
+
+        return finish_shards(carrier, ShardEncoder, job, plan.shards, seen)
 
 
-def _finish(plan: EncodePlan, work: Work, token_work: Work | None, ask: Ask) -> None:
+def _finish(plan: EncodePlan, receipts: list[dict[str, Any]], work: Work, token_work: Work | None, ask: Ask) -> None:
     tag, token_tag = work.tag, plan.token_request.fingerprint[:8]
-    receipts = []
     for shard in plan.shards:
-        receipts.append(json.loads((plan.out / f"receipt-{shard.stem}-{tag}.json").read_bytes()))
         for name in vector_names(shard, tag):
             work.count(name)
         if token_work is not None:

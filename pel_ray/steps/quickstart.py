@@ -6,6 +6,8 @@ import importlib.util
 import pathlib
 from typing import Literal
 
+from pydantic import Field
+
 from pel_ray.encoder import ModelSettings
 from pel_ray.errors import MissingPackage
 from pel_ray.runtime import Resources
@@ -13,7 +15,9 @@ from pel_ray.spec import Settings
 from pel_ray.steps.encode_kb import EncodeSettings, encode_kb
 from pel_ray.steps.import_obo import OboSettings, OntologySettings, import_obo
 from pel_ray.steps.importing import Outcome, Path
+from pel_ray.steps.mine import MineSettings, mine
 from pel_ray.storage import join
+from pel_ray.text import TextSettings
 
 
 class QuickstartOntology(OntologySettings):
@@ -30,8 +34,10 @@ class QuickstartSettings(Settings):
     """Folder for everything the quickstart makes."""
     data: QuickstartOntology = QuickstartOntology()
     """How the ontology is read."""
-    model: ModelSettings = ModelSettings(layers=3)
-    """The untrained encoder; three of its six layers are enough for a first look."""
+    model: ModelSettings = ModelSettings(layers=3, text=TextSettings(entity_length=48, mention_length=32))
+    """The untrained encoder; three of its six layers and short texts are enough for a first look."""
+    num_negatives: int = Field(default=16, ge=1)
+    """Hard negatives to mine for each training mention."""
     resources: Resources = Resources()
     """With what it runs."""
     overwrite: bool = False
@@ -52,6 +58,21 @@ def quickstart_vectors(settings: QuickstartSettings) -> Outcome:
             kb=join(settings.out, "data"),
             out=join(settings.out, "vectors"),
             model=settings.model,
+            resources=settings.resources,
+            overwrite=settings.overwrite,
+        )
+    )
+
+
+def quickstart_negatives(settings: QuickstartSettings) -> Outcome:
+    """Mines what the untrained model confuses with the right terms."""
+    return mine(
+        MineSettings(
+            data=join(settings.out, "data"),
+            vectors=join(settings.out, "vectors"),
+            out=join(settings.out, "negatives"),
+            mention_length=settings.model.text.mention_length,
+            num_negatives=settings.num_negatives,
             resources=settings.resources,
             overwrite=settings.overwrite,
         )

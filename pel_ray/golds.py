@@ -1,0 +1,93 @@
+"""The gold entities of mentions as rows of a KB."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pel_ray.tables import TableFolder
+
+
+@dataclass(frozen=True)
+class GoldMentions:
+    """Mentions of one split, with their golds as rows of the KB."""
+
+    rows: list[int]
+    """Rows of mentions/."""
+    ids: list[str]
+    worlds: list[str]
+    golds: list[list[int]]
+    """Rows of the KB; empty where the mention is NIL or the KB lacks its golds."""
+    is_nil: list[bool]
+    num_nil: int
+    num_outside: int
+    """Mentions whose golds the KB lacks, all of them."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def only(self, numbers: Iterable[int]) -> GoldMentions:
+        some = list(numbers)
+        return replace(
+            self,
+            rows=[self.rows[number] for number in some],
+            ids=[self.ids[number] for number in some],
+            worlds=[self.worlds[number] for number in some],
+            golds=[self.golds[number] for number in some],
+            is_nil=[self.is_nil[number] for number in some],
+        )
+
+
+def gold_mentions(mentions: TableFolder, kb: TableFolder, split: str | None) -> GoldMentions:
+    """All mentions of a split, in the order of the table; None stands for all splits."""
+    rows, ids, worlds, names = [], [], [], []
+    for first, table in _with_first_row(mentions, ("mention_id", "world", "entity_ids", "split")):
+        here = range(table.num_rows)
+        if split is not None:
+            here = pc.indices_nonzero(pc.equal(table["split"], split)).to_pylist()
+        rows += [first + number for number in here]
+        ids += table["mention_id"].take(pa.array(here, pa.int64())).to_pylist()
+        worlds += table["world"].take(pa.array(here, pa.int64())).to_pylist()
+        names += table["entity_ids"].take(pa.array(here, pa.int64())).to_pylist()
+    known = rows_of_ids(kb, {name for golds in names for name in golds})
+    golds = [sorted({known[name] for name in found if name in known}) for found in names]
+    is_nil = [not found for found in names]
+    num_nil = sum(is_nil)
+    return GoldMentions(rows, ids, worlds, golds, is_nil, num_nil, sum(not rows for rows in golds) - num_nil)
+
+
+def rows_of_ids(kb: TableFolder, wanted: set[str]) -> dict[str, int]:
+    """The rows of entities by id, or by an alternative id where no entity has it for its own."""
+    own: dict[str, int] = {}
+    alternative: dict[str, int] = {}
+    values = pa.array(sorted(wanted), pa.string())
+    for first, table in _with_first_row(kb, ("entity_id", "alternative_ids")):
+        for number in pc.indices_nonzero(pc.is_in(table["entity_id"], values)).to_pylist():
+            own[table["entity_id"][number].as_py()] = first + number
+        lists = table["alternative_ids"].combine_chunks()
+        flat, parents = pc.list_flatten(lists), pc.list_parent_indices(lists)
+        for number in pc.indices_nonzero(pc.is_in(flat, values)).to_pylist():
+            alternative.setdefault(flat[number].as_py(), first + parents[number].as_py())
+    return alternative | own
+
+
+def _with_first_row(folder: TableFolder, columns: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
+    first = 0
+    for table in folder.tables(columns):
+        yield first, table
+        first += table.num_rows
+
+
+def entities_at(kb: TableFolder, rows: Iterable[int], columns: Sequence[str]) -> dict[int, dict[str, Any]]:
+    """A few entities by row."""
+    found = {}
+    wanted = sorted(set(rows))
+    for first, table in _with_first_row(kb, columns):
+        here = [row - first for row in wanted if first <= row < first + table.num_rows]
+        for row, entity in zip(here, table.take(here).to_pylist() if here else (), strict=True):
+            found[first + row] = entity
+    return found

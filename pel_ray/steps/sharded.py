@@ -1,0 +1,62 @@
+"""Carrying a plan of shards out: only what is missing, with what went wrong said in one line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from pel_ray.errors import ResourceError, StorageError
+from pel_ray.runtime import Ask, Resources, Workers, ray_session, resolve_ask, workers
+from pel_ray.shard_work import ShardJob, ShardWorker
+from pel_ray.vectors import Shard
+
+
+@contextmanager
+def at_work(resources: Resources, within: Workers | None = None) -> Iterator[tuple[Workers, Ask]]:
+    """Workers as asked for, on the cluster or here; or those of the step that this one is a part of."""
+    if within is not None:
+        yield within, within.ask
+        return
+    with ray_session():
+        ask = resolve_ask(resources)
+        with workers(ask) as found:
+            yield found, ask
+
+
+def finish_shards(
+    carrier: Workers,
+    worker: type[ShardWorker],
+    job: ShardJob,
+    shards: Sequence[Shard],
+    seen: Callable[[Shard, dict[str, Any]], None],
+) -> list[dict[str, Any]]:
+    """The receipts of all shards in order; `seen` hears of those that are done now."""
+    missing = missing_shards(job, shards)
+    by_number = {shard.number: shard for shard in shards}
+    poison: list[Shard] = []
+    for answer in carrier.map(worker, job, missing) if missing else ():
+        shard = by_number[answer["shard"]]
+        if answer["error"]:
+            raise StorageError(f"{answer['error']}{job.after_an_error}")
+        if answer["is_poison"]:
+            poison.append(shard)
+        else:
+            seen(shard, json.loads(answer["receipt"]))
+    if poison:
+        raise ResourceError(
+            f"{job.folder}: {', '.join(map(str, poison))} killed its worker three times; all others are done. "
+            "Is there memory enough? Try a smaller --batch-tokens, or look at these entities; then run it again"
+        )
+    return [json.loads(job.receipt_file(shard).read_bytes()) for shard in shards]
+
+
+def missing_shards(job: ShardJob, shards: Sequence[Shard]) -> list[Shard]:
+    """What an earlier run has left to do."""
+    names = set(job.folder.names())
+    for name in names:
+        # Attempts of an earlier run count no more: whoever runs it again may have mended what killed the workers.
+        if name.startswith(f"attempt-{job.phase}"):
+            (job.folder / name).delete_file()
+    return [shard for shard in shards if not job.is_done(shard, names)]
