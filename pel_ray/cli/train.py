@@ -1,0 +1,26 @@
+"""pel-ray train."""
+
+from __future__ import annotations
+
+from pel_ray import console
+from pel_ray.cli.options import settings_command
+from pel_ray.cli.outcomes import show_outcome
+from pel_ray.steps.train import TrainSettings, train
+
+
+def run(settings: TrainSettings) -> None:
+    outcome = train(settings)
+    show_outcome(outcome)
+    console.show_counts(outcome.manifest.counts)
+    console.heading(f"The model is in {outcome.folder / 'model'}, its curves are in {outcome.folder / 'training.png'}")
+
+
+command = settings_command(
+    "train",
+    TrainSettings,
+    run,
+    argument="data",
+    nested=True,
+    help="Train a retriever: Pb or CE loss, FGSM, random or mixed negatives, on one worker or many.",
+    example="pel-ray train data/hpo --out runs/hpo/pb --negatives mixed --epochs 3",
+)

@@ -1,0 +1,294 @@
+"""The training loop: one epoch from wherever its last checkpoint left it, alone or as one of many workers.
+
+Everything random is a function of (seed, epoch, mention row) or (seed, epoch, step), so a checkpoint needs no random
+state, and any number of workers takes the same steps. Workers share the micro-batches of a step among themselves, and
+add their gradients up once a step. DistributedDataParallel would want every worker to have the same number of
+micro-batches, which the last batch of an epoch need not have.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import distributed
+
+from pel_ray.encoder import ModelSettings, Precision, choose_dtype, load_model
+from pel_ray.errors import ResourceError, TrainingError
+from pel_ray.memory import peak_bytes
+from pel_ray.objective import Objective, ObjectiveSettings
+from pel_ray.optimiser import OptimiserSettings, learning_rate, load_state, make_optimiser, save_state
+from pel_ray.shard_work import ShardJob, ShardWorker
+from pel_ray.training_data import NegativeSettings, TrainingData
+from pel_ray.training_source import TrainingSource
+from pel_ray.vectors import Shard
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainJob(ShardJob):
+    """What is trained; a shard is an epoch."""
+
+    phase = "train-"
+    after_an_error = ""
+
+    source: TrainingSource
+    model: ModelSettings
+    objective: ObjectiveSettings
+    negatives: NegativeSettings
+    optimiser: OptimiserSettings
+    precision: Precision
+    checkpoint_steps: int
+    keep_checkpoints: int
+    log_steps: int
+    seed: int
+    metrics: Path
+
+    @property
+    def state(self) -> Path:
+        return Path(self.folder.path)
+
+    def model_folder(self, epoch: int) -> Path:
+        """The model after so many epochs."""
+        return self.state / f"model-{epoch:03d}-{self.tag}"
+
+    def result_names(self, shard: Shard) -> tuple[str, ...]:
+        return (self.model_folder(shard.number + 1).name,)
+
+    def checkpoints(self) -> list[Path]:
+        """From the oldest to the newest."""
+        return sorted(self.state.glob(f"checkpoint-*-{self.tag}.safetensors"))
+
+
+@dataclass
+class Sums:
+    """Statistics of the steps since they were last reported."""
+
+    values: dict[str, float] = field(default_factory=dict)
+    num_steps: int = 0
+    began: float = field(default_factory=time.monotonic)
+
+    def add(self, values: dict[str, float]) -> None:
+        self.num_steps += 1
+        for name, value in values.items():
+            self.values[name] = self.values.get(name, 0.0) + value
+
+    def means(self) -> dict[str, float]:
+        return {name: value / self.num_steps for name, value in self.values.items()}
+
+
+COUNTS = ("texts", "pieces", "missing_hard")
+"""Statistics that add up over the micro-batches of a step; the others are means."""
+
+
+class EpochTrainer(ShardWorker):
+    """Loads model, texts and the last checkpoint once, then trains the epoch it is called with."""
+
+    def __init__(self, job: TrainJob, rank: int = 0, num_workers: int = 1) -> None:
+        began = time.monotonic()
+        self.job: TrainJob = job
+        self._rank, self._num_workers = rank, num_workers
+        if job.threads:
+            torch.set_num_threads(job.threads)
+        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._dtype = choose_dtype(job.precision, self._device)
+        self._model = load_model(job.model)
+        _prepare(self._model, job)
+        for tower in (self._model.mention_tower, self._model.entity_tower):
+            tower.to(self._device).train()
+        self._objective = Objective(self._model, job.objective)
+        self._optimiser = make_optimiser(self._objective, job.optimiser)
+        self._scaler = torch.amp.GradScaler(self._device.type, enabled=self._dtype == torch.float16)
+        self._data: TrainingData = job.source.load()
+        self._weights = [weight for weight in self._objective.parameters() if weight.requires_grad]
+        self._start_seconds = time.monotonic() - began
+
+    def do(self, shard: Shard) -> dict[str, Any]:
+        began = time.monotonic()
+        epoch, job = shard.number, self.job
+        num_steps = -(-len(self._data) // job.optimiser.batch_size)
+        first = self._resume(epoch, num_steps)
+        order = self._data.order(job.seed, epoch)
+        recent = Sums()
+        for step in range(first, num_steps):
+            numbers = order[step * job.optimiser.batch_size : (step + 1) * job.optimiser.batch_size]
+            values = self._step(epoch, step, num_steps, numbers)
+            recent.add(values)
+            is_last = step + 1 == num_steps
+            if recent.num_steps == job.log_steps or is_last:
+                self._log(epoch, step, num_steps, recent)
+                recent = Sums()
+            if is_last or (step + 1) % job.checkpoint_steps == 0:
+                self._save(epoch, step + 1, num_steps)
+        if self._rank == 0:
+            self._save_model(epoch + 1)
+        return {
+            "epoch": epoch + 1,
+            "steps": num_steps,
+            "start_seconds": round(self._start_seconds, 2),
+            "seconds": round(time.monotonic() - began, 2),
+            "peak_memory_bytes": peak_bytes(),
+        }
+
+    def _step(self, epoch: int, step: int, num_steps: int, numbers: np.ndarray) -> dict[str, float]:
+        """One step of the optimiser over the mentions `numbers`; returns its statistics over all workers."""
+        job = self.job
+        lr = learning_rate(job.optimiser, epoch * num_steps + step, job.optimiser.epochs * num_steps)
+        for group in self._optimiser.param_groups:
+            group["lr"] = lr
+        self._optimiser.zero_grad(set_to_none=True)
+        values = self._backward(epoch, step, numbers)
+        self._add_up(values)
+        self._scaler.unscale_(self._optimiser)
+        norm = float(torch.nn.utils.clip_grad_norm_(self._weights, job.optimiser.clip))
+        self._check_finite(values, norm, epoch, step, numbers)
+        self._scaler.step(self._optimiser)
+        self._scaler.update()
+        return values | {"gradient_norm": norm, "lr": lr}
+
+    def _backward(self, epoch: int, step: int, numbers: np.ndarray) -> dict[str, float]:
+        """Gradients and statistics of this worker's micro-batches."""
+        job = self.job
+        values: dict[str, float] = {}
+        starts = range(0, len(numbers), job.optimiser.micro_batch)
+        for number, start in list(enumerate(starts))[self._rank :: self._num_workers]:
+            some = numbers[start : start + job.optimiser.micro_batch]
+            share = len(some) / len(numbers)
+            batch, num_missing = self._data.batch(some, job.seed, epoch, job.negatives)
+            seed = int(np.random.SeedSequence((job.seed, epoch, step, number)).generate_state(1)[0])
+            with _out_of_memory(job), self._autocast():
+                loss, statistics = self._objective(batch, seed)
+            with _out_of_memory(job):
+                self._scaler.scale(loss * share).backward()
+            found = {name: float(value) for name, value in statistics.items()}
+            found |= {"loss": float(loss), "missing_hard": float(num_missing)}
+            for name, value in found.items():
+                values[name] = values.get(name, 0.0) + (value if name in COUNTS else value * share)
+        return values
+
+    def _autocast(self) -> Any:
+        return torch.autocast(self._device.type, self._dtype, enabled=self._dtype != torch.float32)
+
+    def _add_up(self, values: dict[str, float]) -> None:
+        """Sums gradients and statistics over the workers, in one message each."""
+        for weight in self._weights:
+            if weight.grad is None:
+                weight.grad = torch.zeros_like(weight)
+        if self._num_workers == 1:
+            return
+        names = ["adversarial_loss", "clean_loss", "hardest_negative_score", "loss", "positive_score", *COUNTS]
+        flat = torch.cat(
+            [
+                *(weight.grad.flatten() for weight in self._weights if weight.grad is not None),
+                torch.tensor([values.get(name, 0.0) for name in names], device=self._device),
+            ]
+        )
+        distributed.all_reduce(flat)
+        place = 0
+        for weight in self._weights:
+            assert weight.grad is not None
+            weight.grad.copy_(flat[place : place + weight.numel()].view_as(weight))
+            place += weight.numel()
+        values |= dict(zip(names, flat[place:].tolist(), strict=True))
+
+    def _check_finite(self, values: dict[str, float], norm: float, epoch: int, step: int, numbers: np.ndarray) -> None:
+        # With fp16 an overflow of the gradient is expected now and then: the scaler skips that step.
+        if np.isfinite(values["loss"]) and (np.isfinite(norm) or self._scaler.is_enabled()):
+            return
+        rows = ", ".join(map(str, self._data.rows_M[numbers[:5]]))
+        raise TrainingError(
+            f"the loss is {values['loss']} at epoch {epoch + 1}, step {step + 1} (mention rows {rows}, ...), its "
+            f"gradient {norm}. Try a lower --lr, a longer --warmup, a smaller --alpha or --precision fp32 in a new "
+            f"--out; the last good checkpoint is kept in {self.job.state}"
+        )
+
+    def _resume(self, epoch: int, num_steps: int) -> int:
+        """Takes the newest checkpoint; returns the step of the epoch to go on with."""
+        checkpoints = self.job.checkpoints()
+        if not checkpoints:
+            return 0
+        state = load_state(checkpoints[-1], self._objective, self._optimiser)
+        self._scaler.load_state_dict(state["scaler"])
+        done = state["step"] - epoch * num_steps
+        if self._rank == 0:
+            _forget_after(self.job.metrics, state["step"])
+        return max(done, 0)
+
+    def _save(self, epoch: int, step: int, num_steps: int) -> None:
+        if self._rank != 0:
+            return
+        number = epoch * num_steps + step
+        file = self.job.state / f"checkpoint-{number:08d}-{self.job.tag}.safetensors"
+        save_state(file, self._objective, self._optimiser, {"step": number, "scaler": self._scaler.state_dict()})
+        for old in self.job.checkpoints()[: -self.job.keep_checkpoints]:
+            old.unlink()
+
+    def _save_model(self, epoch: int) -> None:
+        """Under a temporary name, then renamed: a folder with the final name is whole."""
+        folder = self.job.model_folder(epoch)
+        if not folder.exists():
+            temporary = folder.with_name(f".{folder.name}.tmp")
+            self._model.save(temporary)
+            temporary.rename(folder)
+
+    def _log(self, epoch: int, step: int, num_steps: int, recent: Sums) -> None:
+        if self._rank != 0:
+            return
+        seconds = time.monotonic() - recent.began
+        line = {
+            "step": epoch * num_steps + step + 1,
+            "epoch": round(epoch + (step + 1) / num_steps, 4),
+            **{name: round(value, 8) for name, value in recent.means().items()},
+            "missing_hard": int(recent.values["missing_hard"]),
+            "steps_per_second": round(recent.num_steps / seconds, 3),
+            "pieces_per_second": round(recent.values["pieces"] / seconds, 1),
+        }
+        with open(self.job.metrics, "a") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def _prepare(model: Any, job: TrainJob) -> None:
+    """Dropout and frozen weights as asked."""
+    for tower in (model.mention_tower, model.entity_tower):
+        if job.optimiser.dropout is not None:
+            _set_dropout(tower, job.optimiser.dropout)
+        if job.optimiser.freeze_embeddings:
+            tower.transformer.get_input_embeddings().requires_grad_(False)
+    if job.negatives.refresh == "frozen":
+        model.entity_tower.requires_grad_(False)
+
+
+def _set_dropout(tower: torch.nn.Module, share: float) -> None:
+    for module in tower.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = share
+
+
+@contextmanager
+def _out_of_memory(job: TrainJob) -> Iterator[None]:
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "memory" not in str(error):
+            raise
+        raise ResourceError(
+            f"out of memory with micro_batch {job.optimiser.micro_batch}, {job.negatives.num_negatives} negatives and "
+            f"chunk_tokens {job.objective.chunk_tokens}. Lower --chunk-tokens first (same results), then --micro-batch"
+        ) from error
+
+
+def _forget_after(metrics: Path, step: int) -> None:
+    """Drops lines of steps that will be taken again."""
+    if metrics.exists():
+        lines = metrics.read_text().splitlines(keepends=True)
+        kept = [line for line in lines if json.loads(line).get("step", 0) <= step]
+        if len(kept) < len(lines):
+            temporary = metrics.with_name(f".{metrics.name}.tmp")
+            temporary.write_text("".join(kept))
+            temporary.rename(metrics)
