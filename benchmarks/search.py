@@ -137,11 +137,11 @@ def in_child(side: str, folder: Path, num_stems: int) -> int:
 
 def exact_search(vectors: VectorFolder, folder: Path, num_stems: int, figures: Figures) -> None:
     """Against an index that has everything in memory, in turns over the same queries."""
-    stems, queries = vectors.stems[:num_stems], make_queries(vectors, 1000)
+    stems, queries = vectors.stems[:num_stems], make_queries(vectors, 600)
     index = flat_index(vectors, stems)
     print(f"{index.ntotal:,} x {WIDTH} generated vectors, k 64", flush=True)
     ratios = []
-    for part in np.array_split(np.arange(len(queries)), 4)[: 2 if num_stems < 100 else 4]:
+    for part in np.array_split(np.arange(len(queries)), 3):
         began = time.perf_counter()
         index.search(queries[part], 64)
         middle = time.perf_counter()
@@ -165,7 +165,7 @@ def real_vectors(quick: bool) -> tuple[Path, Path]:
         if name == "hpo":
             import_obo(OboSettings(file=str(hpo_file()), out=str(data), mentions="synonyms"))
         else:
-            mentions = [str(source / f"mentions.{split}.jsonl.gz") for split in ("train", "dev", "test")]
+            mentions = [f"test={source / 'mentions.test.jsonl.gz'}"]
             import_jsonl(JsonlSettings(kb=[str(source / "kb.jsonl.gz")], mentions=mentions, out=str(data)))
         model = {"layers": 1 if quick else 2, "pooling": "mention", "text": {"entity_length": 32}}
         encode_kb(EncodeSettings.model_validate({"kb": str(data), "out": str(vectors), "model": model}))
@@ -192,17 +192,19 @@ def index_search(quick: bool, figures: Figures) -> None:
     print(
         f"{flat.ntotal:,} real vectors ({folder.name}): {counts['kind']}, recall@64 {counts['recall@64']}", flush=True
     )
-    seconds = {"flat": 0.0, "index": 0.0}
-    for query in queries[:, None]:
-        began = time.perf_counter()
-        flat.search(query, 64)
-        middle = time.perf_counter()
-        index.search(query, 64)
-        seconds["flat"] += middle - began
-        seconds["index"] += time.perf_counter() - middle
+    ratios = []
+    for some in np.array_split(queries[:, None], 5):
+        # In turns of many: a flat search in between would leave the processor's cache empty for the index.
+        taken = []
+        for searched in (flat, index):
+            began = time.perf_counter()
+            for query in some:
+                searched.search(query, 64)
+            taken.append(time.perf_counter() - began)
+        ratios.append(taken[0] / taken[1])
     figures.at_least("index_recall_at_64", float(counts["recall@64"]), 0.99)
     if not quick:
-        figures.at_least("index_over_flat_one_query_at_a_time", seconds["flat"] / seconds["index"], 8.0)
+        figures.at_least("index_over_flat_one_query_at_a_time", float(np.median(ratios)), 8.0)
 
 
 def sampling(num_mentions: int, figures: Figures) -> None:

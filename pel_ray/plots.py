@@ -26,7 +26,7 @@ def write_events(metrics: pathlib.Path, folder: pathlib.Path, after_epoch: float
     with SummaryWriter(str(folder), purge_step=min((line["step"] for line in lines), default=0)) as writer:
         for line in lines:
             for name, value in (line | line.get("validation", {})).items():
-                if isinstance(value, int | float) and name not in ("step", "epoch"):
+                if isinstance(value, (int, float)) and name not in ("step", "epoch"):
                     side = "validation" if "validation" in line else "train"
                     writer.add_scalar(f"{side}/{name}", value, line["step"])
 

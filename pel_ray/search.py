@@ -9,9 +9,10 @@ Shapes: Q queries, D dimensions, N vectors of a block, M candidates kept while s
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -21,7 +22,7 @@ from pel_ray.errors import ResourceError, SettingsError
 from pel_ray.vectors import VectorFolder
 
 BLOCK_ROWS = 32_768
-QUERIES_AT_ONCE = 4096
+QUERIES_AT_ONCE = 1024
 PAIRS_AT_ONCE = 32_768
 SLACK = 32
 """Candidates kept beyond those asked for."""
@@ -254,7 +255,26 @@ def choose_scan(device: Device) -> Scan:
     if device != "cpu" and torch.cuda.is_available():
         has_faiss_gpu = faiss is not None and getattr(faiss, "get_num_gpus", lambda: 0)() > 0
         return _faiss_gpu_scan(faiss) if has_faiss_gpu else torch_scan("cuda")
-    return torch_scan("cpu") if faiss is None else _faiss_scan(faiss)
+    return torch_scan("cpu") if faiss is None else _quicker_scan(torch.get_num_threads())
+
+
+@cache
+def _quicker_scan(num_threads: int) -> Scan:
+    """FAISS or torch, tried once in a process: which has the better matrix multiply differs from CPU to CPU."""
+    import faiss
+
+    chance = np.random.default_rng(0)
+    queries_QD, block_ND = (
+        chance.random((256, 256), np.float32),
+        torch.from_numpy(chance.random((8192, 256), np.float32)),
+    )
+    seconds: dict[Scan, float] = {}
+    for scan in (_faiss_scan(faiss), torch_scan("cpu")):
+        for _ in range(2):
+            began = time.perf_counter()
+            scan(queries_QD, block_ND, 96)
+            seconds[scan] = time.perf_counter() - began
+    return min(seconds, key=lambda scan: seconds[scan])
 
 
 def _faiss_or_none() -> Any:
