@@ -2,7 +2,8 @@
 
 The data are medmentions_open, with its protocol: mentions of training documents whose PMID is divisible by 10 validate,
 the others train, and the official test documents test. It needs PEL_RAY_DATA (default ../shared/data), and takes as
-long as the job spec trains (jobs/medmentions-open.yaml: under 40 minutes on two cores); --quick trains an epoch on a tenth.
+long as the job spec trains (jobs/medmentions-open.yaml: about 40 minutes on two cores), so `make bench` leaves it out;
+--quick trains an epoch on a tenth.
 
     python benchmarks/quality.py [--quick] [SPEC]
 """

@@ -53,8 +53,7 @@ def cut(
     pieces: Pieces, rows_N: np.ndarray, chunk_tokens: int, *, pad: int, seed: tuple[int, ...], device: torch.device
 ) -> list[Chunk]:
     """Chunks of the N texts that are `rows_N` of the pieces, each of at most `chunk_tokens` pieces with its padding."""
-    most = min(chunk_tokens, PASS_TOKENS.get(device.type, chunk_tokens))
-    plan = plan_batches(np.diff(pieces.offsets)[rows_N], most)
+    plan = plan_batches(np.diff(pieces.offsets)[rows_N], chunk_tokens)
     batches = gathered([rows_N[texts_T] for texts_T in plan], pieces.flat, pieces.offsets, pad)
     return [
         Chunk(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,6 +136,16 @@ class BiEncoder:
         self.tokenizer.save_pretrained(folder)
         content = {"settings": self.settings.model_dump(mode="json"), "markers": self.markers.__dict__}
         (folder / SETTINGS_FILE).write_text(json.dumps(content, indent=2) + "\n")
+
+
+def save_whole(model: BiEncoder, folder: Path) -> None:
+    """Saves under a temporary name and renames: a folder with the final name is whole."""
+    temporary = folder.with_name(f".{folder.name}.tmp")
+    for old in (temporary, folder):
+        if old.exists():
+            shutil.rmtree(old)
+    model.save(temporary)
+    temporary.rename(folder)
 
 
 class Encoding:

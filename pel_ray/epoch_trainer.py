@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import distributed
 
-from pel_ray.encoder import ModelSettings, Precision, choose_dtype, load_model
+from pel_ray.encoder import ModelSettings, Precision, choose_dtype, load_model, save_whole
 from pel_ray.errors import ResourceError, TrainingError
 from pel_ray.memory import peak_bytes
 from pel_ray.objective import Objective, ObjectiveSettings
@@ -230,12 +230,7 @@ class EpochTrainer(ShardWorker):
             old.unlink()
 
     def _save_model(self, epoch: int) -> None:
-        """Under a temporary name, then renamed: a folder with the final name is whole."""
-        folder = self.job.model_folder(epoch)
-        if not folder.exists():
-            temporary = folder.with_name(f".{folder.name}.tmp")
-            self._model.save(temporary)
-            temporary.rename(folder)
+        save_whole(self._model, self.job.model_folder(epoch))
 
     def _log(self, epoch: int, step: int, num_steps: int, recent: Sums) -> None:
         if self._rank != 0:

@@ -17,7 +17,17 @@ from torch import nn
 from torch.nn import functional
 
 from pel_ray.adversarial import AdversarialSettings, clean_and_adversarial
-from pel_ray.chunks import CPU_CHUNK_TOKENS, Chunk, Passes, Pieces, auto_chunk_tokens, cut, in_order, num_pieces
+from pel_ray.chunks import (
+    CPU_CHUNK_TOKENS,
+    PASS_TOKENS,
+    Chunk,
+    Passes,
+    Pieces,
+    auto_chunk_tokens,
+    cut,
+    in_order,
+    num_pieces,
+)
 from pel_ray.encoder import BiEncoder, Tower
 from pel_ray.losses import LossSettings, retrieval_loss
 from pel_ray.spec import Settings
@@ -82,15 +92,17 @@ class _Layout:
 class Objective(nn.Module):
     """Both towers and the loss, as one module that DistributedDataParallel can wrap.
 
-    Make it when the towers are on their device: `chunk_tokens: auto` looks at its memory.
+    Make it when the towers are on their device: `chunk_tokens: auto` looks at its memory. `pass_tokens` are what one
+    pass takes at most, by default what saturates the device.
     """
 
-    def __init__(self, model: BiEncoder, settings: ObjectiveSettings) -> None:
+    def __init__(self, model: BiEncoder, settings: ObjectiveSettings, pass_tokens: int | None = None) -> None:
         super().__init__()
         self.mention_tower, self.entity_tower = model.mention_tower, model.entity_tower
         self.settings = settings
         asked = settings.chunk_tokens
         self.chunk_tokens = choose_chunk_tokens(model) if asked == "auto" else asked
+        self._pass_tokens = min(self.chunk_tokens, pass_tokens or PASS_TOKENS[self._device.type])
         self._pad = model.markers.pad
         self._normalise = model.settings.similarity == "cosine"
         for tower in (self.mention_tower, self.entity_tower):
@@ -115,8 +127,11 @@ class Objective(nn.Module):
         return loss, statistics | {"texts": torch.tensor(texts), "pieces": torch.tensor(pieces)}
 
     def _cut(self, pieces: Pieces, rows_N: np.ndarray, seed: tuple[int, int]) -> list[Chunk]:
-        device = next(self.parameters()).device
-        return cut(pieces, rows_N, self.chunk_tokens, pad=self._pad, seed=seed, device=device)
+        return cut(pieces, rows_N, self._pass_tokens, pad=self._pad, seed=seed, device=self._device)
+
+    @property
+    def _device(self) -> torch.device:
+        return next(self.parameters()).device
 
     def _both(
         self, passes: Passes, chunks: Sequence[Chunk], mentions_BD: torch.Tensor, batch: TrainingBatch

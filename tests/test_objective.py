@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-import weakref
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,13 @@ import numpy as np
 import pytest
 import torch
 from torch.nn import functional
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from pel_ray.adversarial import AdversarialSettings, clean_and_adversarial
 from pel_ray.chunks import Passes, Pieces, auto_chunk_tokens, cut
 from pel_ray.encoder import BiEncoder, ModelSettings, load_model
 from pel_ray.losses import LossSettings, retrieval_loss
 from pel_ray.objective import Objective, ObjectiveSettings, TrainingBatch
+from pel_ray.training_memory import LiveBytes, step_memory
 from tests.models import write_encoder
 
 NUM_PIECES = 80
@@ -275,29 +273,6 @@ def test_without_gradients_it_is_a_loss_for_validation(tiny: str) -> None:
     assert found.item() == expected.item() and not found.requires_grad
 
 
-class LiveBytes(TorchDispatchMode):
-    """The most bytes that tensors made inside have had together."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.live = self.peak = 0
-        self._storages: weakref.WeakSet[Any] = weakref.WeakSet()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(result):
-            if isinstance(tensor, torch.Tensor) and tensor.untyped_storage() not in self._storages:
-                storage = tensor.untyped_storage()
-                self._storages.add(storage)
-                self.live += storage.nbytes()
-                self.peak = max(self.peak, self.live)
-                weakref.finalize(storage, self._free, storage.nbytes())
-        return result
-
-    def _free(self, num_bytes: int) -> None:
-        self.live -= num_bytes
-
-
 def test_memory_is_bounded_by_the_chunk_and_not_by_the_negatives(tiny: str) -> None:
     model = load(tiny, training=True)
     objective = objective_of(model, chunk_tokens=512, fgsm=True).float()
@@ -309,6 +284,25 @@ def test_memory_is_bounded_by_the_chunk_and_not_by_the_negatives(tiny: str) -> N
         objective.zero_grad(set_to_none=True)
         peaks[num_negatives] = memory.peak
     assert peaks[64] <= 1.2 * peaks[16], peaks
+
+
+def test_memory_computed_without_content_is_that_of_a_real_step(tiny: str) -> None:
+    model = load(tiny, training=True)
+    objective = objective_of(model, chunk_tokens=256, fgsm=True).float()
+    mentions, entities = (Pieces(np.full(num * 12, 9, np.int32), np.arange(num + 1) * 12) for num in (4, 36))
+    with LiveBytes() as memory:
+        objective(TrainingBatch(mentions, entities, np.arange(36).reshape(4, 9)))[0].backward()
+    found = step_memory(
+        model.entity_tower.transformer.config,
+        ObjectiveSettings(adversarial=AdversarialSettings(fgsm=True), chunk_tokens=256),
+        mention_length=12,
+        entity_length=12,
+        micro_batch=4,
+        num_negatives=8,
+        half_precision=False,
+    )
+    simulated = found.parts["activations"] + found.parts["gradients"]
+    assert simulated == pytest.approx(memory.peak, rel=0.1)
 
 
 def test_auto_takes_more_pieces_where_there_is_more_memory(tiny: str) -> None:

@@ -246,6 +246,12 @@ def test_a_second_run_does_nothing_and_another_spec_is_refused(home: Path, undis
         train(settings(home, undisturbed, optimiser={"lr": 1e-2}))
 
 
+def test_curves_of_several_runs_go_into_one_figure(undisturbed: Path, of_two: Path, pel_ray: RunCommand) -> None:
+    assert pel_ray("curves", undisturbed, of_two, "--out", "figures/both.png").code == 0
+    assert Path("figures/both.png").read_bytes().startswith(b"\x89PNG")
+    assert "is no training run" in pel_ray("curves", undisturbed.parent / "set" / "kb").error
+
+
 def test_a_loss_that_is_no_number_stops_with_what_to_try(home: Path, tmp_path: Path) -> None:
     asked = settings(home, tmp_path / "out", optimiser={"lr": 1e30, "warmup": 0.0})
     with pytest.raises(PelRayError, match="the loss is .* at epoch 1, step .*Try a lower --lr"):

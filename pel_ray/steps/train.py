@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from pel_ray import console
 from pel_ray.artifacts import Input, Request, Work, building, finished, read_manifest
 from pel_ray.data_parallel import train_on_many
-from pel_ray.encoder import ModelSettings, Precision, load_model, load_parts
+from pel_ray.encoder import ModelSettings, Precision, load_model, load_parts, save_whole
 from pel_ray.epoch_trainer import EpochTrainer, TrainJob
 from pel_ray.errors import ArtifactError, SettingsError
 from pel_ray.golds import GoldMentions, gold_mentions
@@ -71,6 +71,8 @@ class TrainSettings(Settings):
     """How it learns."""
     validation: ValidationSettings = ValidationSettings()
     """How it is watched."""
+    vectors: Path | None = None
+    """Vectors of the KB by the model it starts with, if there are any: the first round then need not encode it."""
     split: str = "train"
     """Whose mentions it learns from."""
     max_outside: float = Field(default=0.5, ge=0, le=1)
@@ -137,7 +139,17 @@ class TrainPlan:
                     f"{self.data.mentions.folder} has no split {split!r}, only {', '.join(splits)}. "
                     "Name others with --split and --validation-split"
                 )
-        free = {"data", "out", "overwrite", "resources", "checkpoint_steps", "keep_checkpoints", "log_steps", "model"}
+        free = {
+            "data",
+            "out",
+            "vectors",
+            "overwrite",
+            "resources",
+            "checkpoint_steps",
+            "keep_checkpoints",
+            "log_steps",
+            "model",
+        }
         self.request = Request(
             kind="run",
             inputs={
@@ -213,9 +225,7 @@ class Rounds:
         plan, settings = self._plan, self._settings
         model = pathlib.Path(self._state.path) / f"model-000-{self._work.tag}"
         if not model.exists():
-            temporary = model.with_name(f".{model.name}.tmp")
-            load_model(settings.model).save(temporary)
-            temporary.rename(model)
+            save_whole(load_model(settings.model), model)
         vectors = self._encode(0)
         pools = pool_filter(settings.negatives.pool, plan.data.kb, self._mentions)
         token_request = EncodePlan(self._encode_settings(0)).token_request
@@ -269,6 +279,7 @@ class Rounds:
             tokens=str(self._tokens.path),
             model=ModelSettings(encoder=self._model(epoch)),
             only=only,
+            reuse=self._settings.vectors if epoch == 0 else None,
             resources=self._settings.resources,
         )
 
