@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from _figures import Figures
 
+from pel_ray.adversarial import AdversarialSettings
 from pel_ray.chunks import Pieces, auto_chunk_tokens
 from pel_ray.encoder import BiEncoder, ModelSettings, load_model
 from pel_ray.losses import retrieval_loss
@@ -81,9 +82,9 @@ def _padded(tower: Any, pieces: Pieces, rows: np.ndarray) -> torch.Tensor:
     return torch.nn.functional.normalize(tower(torch.from_numpy(ids), torch.from_numpy(mask)), dim=1)
 
 
-def step_seconds(compute: Callable[[], torch.Tensor]) -> tuple[float, float]:
+def step_seconds(loss_of: Callable[[TrainingBatch], torch.Tensor], batch: TrainingBatch) -> tuple[float, float]:
     began = time.perf_counter()
-    loss = compute()
+    loss = loss_of(batch)
     loss.backward()
     return time.perf_counter() - began, float(loss)
 
@@ -94,8 +95,8 @@ def against_peers(model: BiEncoder, home: Any, num_steps: int, figures: Figures)
     ratios, differences = [], []
     for number in range(num_steps):
         batch = make_batch(model, home, number, 8, 16)
-        ours, our_loss = step_seconds(lambda batch=batch: objective(batch)[0])  # type: ignore[misc]
-        theirs, their_loss = step_seconds(lambda batch=batch: peers_loss(model, batch, settings))  # type: ignore[misc]
+        ours, our_loss = step_seconds(lambda some: objective(some)[0], batch)
+        theirs, their_loss = step_seconds(lambda some: peers_loss(model, some, settings), batch)
         objective.zero_grad(set_to_none=True)
         if number:
             ratios.append(theirs / ours)
@@ -106,13 +107,14 @@ def against_peers(model: BiEncoder, home: Any, num_steps: int, figures: Figures)
 
 
 def cost_of_fgsm(model: BiEncoder, home: Any, num_steps: int, figures: Figures) -> None:
-    asked = [ObjectiveSettings.model_validate({"adversarial": {"fgsm": fgsm}}) for fgsm in (True, False)]
-    sides = [Objective(model, settings) for settings in asked]
+    adversarial = Objective(model, ObjectiveSettings(adversarial=AdversarialSettings(fgsm=True)))
+    plain = Objective(model, ObjectiveSettings())
     ratios = []
     for number in range(num_steps):
         batch = make_batch(model, home, number, 8, 16)
-        with_fgsm, without = (step_seconds(lambda side=side: side(batch)[0])[0] for side in sides)  # type: ignore[misc]
-        sides[0].zero_grad(set_to_none=True)
+        with_fgsm, _ = step_seconds(lambda some: adversarial(some)[0], batch)
+        without, _ = step_seconds(lambda some: plain(some)[0], batch)
+        plain.zero_grad(set_to_none=True)
         if number:
             ratios.append(with_fgsm / without)
     figures.at_most("train_fgsm_over_without", float(np.median(ratios)), 2.6)

@@ -151,11 +151,13 @@ class Work:
         return f"{stem}-{self.tag}{suffix}"
 
 
-def read_manifest(folder: Location) -> Manifest:
+def read_manifest(folder: Location, kind: str | None = None) -> Manifest:
     """The manifest of a finished folder whose files are all there, or an error that says what is wrong."""
     manifest = _manifest_or_none(folder)
     if manifest is None:
         raise ArtifactError(f"{folder} {_why_no_manifest(folder)}")
+    if kind is not None and manifest.request.kind != kind:
+        raise ArtifactError(f"{folder} holds {manifest.request.kind}, expected {kind}")
     for name, size in manifest.files.items():
         file = folder / name
         found = file.size() if file.is_file() else None

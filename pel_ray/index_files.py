@@ -41,10 +41,7 @@ class IndexFolder:
 
     @classmethod
     def open(cls, folder: Location) -> IndexFolder:
-        manifest = read_manifest(folder)
-        if manifest.request.kind != "index":
-            raise ArtifactError(f"{folder} holds {manifest.request.kind}, expected an index")
-        return cls(folder, manifest)
+        return cls(folder, read_manifest(folder, "index"))
 
     def check_model(self, digest: str, similarity: str) -> None:
         """Refuses queries or vectors that do not compare with those in the index."""

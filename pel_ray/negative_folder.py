@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 
 from pel_ray.arrays import damaged
 from pel_ray.artifacts import Input, Manifest, read_manifest
-from pel_ray.errors import ArtifactError
 from pel_ray.storage import Location
 
 
@@ -25,10 +24,7 @@ class NegativeFolder:
 
     @classmethod
     def open(cls, folder: Location) -> NegativeFolder:
-        manifest = read_manifest(folder)
-        if manifest.request.kind != "negatives":
-            raise ArtifactError(f"{folder} holds {manifest.request.kind}, expected negatives")
-        return cls(folder, manifest)
+        return cls(folder, read_manifest(folder, "negatives"))
 
     @property
     def as_input(self) -> Input:

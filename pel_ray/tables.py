@@ -66,10 +66,7 @@ class TableFolder:
 
     @classmethod
     def open(cls, folder: Location, kind: str) -> TableFolder:
-        manifest = read_manifest(folder)
-        if manifest.request.kind != kind:
-            raise ArtifactError(f"{folder} holds {manifest.request.kind}, expected {kind}")
-        return cls(folder, manifest)
+        return cls(folder, read_manifest(folder, kind))
 
     @property
     def as_input(self) -> Input:

@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from pel_ray.arrays import damaged, read_array, write_array
 from pel_ray.artifacts import Input, Manifest, read_manifest
-from pel_ray.errors import ArtifactError
 from pel_ray.storage import Location
 from pel_ray.tokens import TokenShard
 
@@ -66,10 +65,7 @@ class VectorFolder:
 
     @classmethod
     def open(cls, folder: Location) -> VectorFolder:
-        manifest = read_manifest(folder)
-        if manifest.request.kind != "vectors":
-            raise ArtifactError(f"{folder} holds {manifest.request.kind}, expected vectors")
-        return cls(folder, manifest)
+        return cls(folder, read_manifest(folder, "vectors"))
 
     @property
     def as_input(self) -> Input:

@@ -7,8 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ from pel_ray.steps.encode_kb import EncodeSettings, encode_kb
 from pel_ray.storage import locate
 from pel_ray.vectors import Shard, VectorFolder
 from tests.conftest import RunCommand
+from tests.killing import wait_for, worker_pids
 from tests.models import WORDS, write_encoder
 from tests.reading import rows_of
 from tests.samples import write_jsonl
@@ -104,28 +103,8 @@ def test_three_workers_give_the_bytes_of_one(home: Path, undisturbed: dict[str, 
     assert outcome.manifest.counts["workers"].startswith("3 x (1 CPUs")
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 90) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        threading.Event().wait(0.02)
-
-
 def receipts(folder: Path) -> int:
     return sum(1 for _ in folder.glob("receipt-*")) if folder.exists() else 0
-
-
-def worker_pids() -> list[int]:
-    """The processes in which Ray runs our actors."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            title = path.read_bytes()
-        except OSError:
-            continue
-        if title.startswith(b"ray::") and b"IDLE" not in title and (b"_Host" in title or b"PooledWork" in title):
-            found.append(int(path.parent.name))
-    return found
 
 
 @pytest.mark.parametrize("workers", [1, 2])

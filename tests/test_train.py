@@ -21,9 +21,9 @@ from pel_ray.errors import PelRayError
 from pel_ray.steps.train import TrainSettings, train
 from pel_ray.storage import locate
 from tests.conftest import RunCommand
+from tests.killing import wait_for, worker_pids
 from tests.models import WORDS, write_encoder
 from tests.samples import write_jsonl
-from tests.test_encode_kb import wait_for
 
 NUM_ENTITIES, NUM_MENTIONS = 120, 96
 EPOCHS, BATCH = 2, 8
@@ -135,20 +135,6 @@ def test_a_run_leaves_a_model_that_encodes_and_a_line_for_every_step(undisturbed
     assert max(line["lr"] for line in lines) == pytest.approx(1e-3, rel=0.1) and lines[-1]["lr"] < 2e-4
 
 
-def train_pids() -> list[int]:
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            title = path.read_bytes()
-        except OSError:
-            continue
-        if title.startswith(b"ray::") and (
-            b"_Host" in title or b"RayTrainWorker" in title or b"RayWorkerWrapper" in title
-        ):
-            found.append(int(path.parent.name))
-    return found
-
-
 def run_and_kill(asked: TrainSettings, is_time: Callable[[], bool]) -> None:
     failures: list[BaseException] = []
 
@@ -161,7 +147,7 @@ def run_and_kill(asked: TrainSettings, is_time: Callable[[], bool]) -> None:
     thread = threading.Thread(target=run)
     thread.start()
     wait_for(lambda: is_time() or not thread.is_alive())
-    pids = train_pids()
+    pids = worker_pids()
     assert pids and thread.is_alive(), f"the run was over before a worker could be killed: {failures}"
     os.kill(pids[0], signal.SIGKILL)
     thread.join(180)
@@ -249,7 +235,7 @@ def test_a_second_run_does_nothing_and_another_spec_is_refused(home: Path, undis
 def test_curves_of_several_runs_go_into_one_figure(undisturbed: Path, of_two: Path, pel_ray: RunCommand) -> None:
     assert pel_ray("curves", undisturbed, of_two, "--out", "figures/both.png").code == 0
     assert Path("figures/both.png").read_bytes().startswith(b"\x89PNG")
-    assert "is no training run" in pel_ray("curves", undisturbed.parent / "set" / "kb").error
+    assert "holds kb, expected run" in pel_ray("curves", undisturbed.parent / "set" / "kb").error
 
 
 def test_a_loss_that_is_no_number_stops_with_what_to_try(home: Path, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import click
 
 from pel_ray import console
 from pel_ray.artifacts import read_manifest
-from pel_ray.errors import ArtifactError
 from pel_ray.plots import plot_compared
 from pel_ray.storage import locate
 
@@ -23,8 +22,7 @@ def command(runs: tuple[str, ...], out: str) -> None:
     found = {}
     for run in runs:
         folder = locate(run)
-        if read_manifest(folder).request.kind != "run":
-            raise ArtifactError(f"{folder} is no training run")
+        read_manifest(folder, "run")
         found[folder.name if folder.name not in found else run] = pathlib.Path(folder.path) / "metrics.jsonl"
     file = pathlib.Path(out).absolute()
     file.parent.mkdir(parents=True, exist_ok=True)

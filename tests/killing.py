@@ -1,0 +1,29 @@
+"""Waiting for the right moment, and finding whom to kill."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 90) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        threading.Event().wait(0.02)
+
+
+def worker_pids() -> list[int]:
+    """Processes of Ray that do our work: the warm actor, a pool's, or Ray Train's."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            title = path.read_bytes()
+        except OSError:
+            continue
+        names = (b"_Host", b"PooledWork", b"TrainWorker")
+        if title.startswith(b"ray::") and b"IDLE" not in title and any(name in title for name in names):
+            found.append(int(path.parent.name))
+    return found
