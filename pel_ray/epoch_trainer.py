@@ -269,8 +269,8 @@ def _set_dropout(tower: torch.nn.Module, share: float) -> None:
 def _out_of_memory(job: TrainJob) -> Iterator[None]:
     try:
         yield
-    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "memory" not in str(error):
+    except RuntimeError as error:
+        if not any(said in str(error).lower() for said in ("out of memory", "can't allocate", "not enough memory")):
             raise
         raise ResourceError(
             f"out of memory with micro_batch {job.optimiser.micro_batch}, {job.negatives.num_negatives} negatives and "

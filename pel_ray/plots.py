@@ -13,6 +13,8 @@ SMOOTHED = 9
 
 def read_metrics(file: pathlib.Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Lines of training, and lines of validation."""
+    if not file.exists():
+        return [], []
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     return [line for line in lines if "loss" in line], [line for line in lines if "validation" in line]
 

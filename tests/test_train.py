@@ -232,6 +232,14 @@ def test_a_second_run_does_nothing_and_another_spec_is_refused(home: Path, undis
         train(settings(home, undisturbed, optimiser={"lr": 1e-2}))
 
 
+def test_overwrite_replaces_a_run_of_other_texts(home: Path, tmp_path: Path) -> None:
+    more = {"negatives": {"kind": "random"}, "optimiser": {"epochs": 1}}
+    train(settings(home, tmp_path / "out", **more))
+    train(settings(home, tmp_path / "out", overwrite=True, model={"text": {"entity_length": 16}}, **more))
+    assert len(list((tmp_path / "out").glob("state-*"))) == 1
+    assert [line["epoch"] for line in metrics(tmp_path / "out") if "validation" in line] == [0, 1]
+
+
 def test_curves_of_several_runs_go_into_one_figure(undisturbed: Path, of_two: Path, pel_ray: RunCommand) -> None:
     assert pel_ray("curves", undisturbed, of_two, "--out", "figures/both.png").code == 0
     assert Path("figures/both.png").read_bytes().startswith(b"\x89PNG")

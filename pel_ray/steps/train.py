@@ -343,7 +343,7 @@ class Rounds:
         )
         counts = outcome.manifest.counts
         self.recalls[epoch] = {name: value for name, value in counts.items() if name.startswith("recall@")}
-        if outcome.is_new:
+        if epoch not in {line["epoch"] for line in read_metrics(self._metrics)[1]}:
             num_steps = -(-len(self._mentions) // self._settings.optimiser.batch_size)
             with open(self._metrics, "a") as file:
                 line = {"step": epoch * num_steps, "epoch": epoch, "validation": self.recalls[epoch]}
@@ -396,4 +396,5 @@ def _forget_other_runs(plan: TrainPlan, work: Work) -> None:
     for other in folder.glob("state-????????"):
         if other.name != f"state-{work.tag}":
             shutil.rmtree(other, ignore_errors=True)
+            shutil.rmtree(folder / "tokens", ignore_errors=True)
             (folder / METRICS).unlink(missing_ok=True)
