@@ -58,8 +58,13 @@ def _train_as_one_of_many(config: dict[str, Any]) -> None:
     job, epoch = config["job"], config["epoch"]
     context = ray.train.get_context()
     rank = context.get_world_rank()
+    if rank == 0:
+        # Of an attempt before this one, which may have been mended by trying again.
+        _error_file(job, epoch).delete_file()
     try:
-        receipt = EpochTrainer(job, rank, context.get_world_size()).do(epoch)
+        trainer = EpochTrainer(job, rank, context.get_world_size())
+        trainer.start()
+        receipt = trainer.do(epoch)
     except PelRayError as error:
         _error_file(job, epoch).write_bytes(json.dumps({"error": str(error)}).encode())
         if isinstance(error, TrainingError):

@@ -36,7 +36,9 @@ class TrainJob(ShardJob):
     """What is trained; a shard is an epoch."""
 
     phase = "train-"
+    unit = "epochs"
     after_an_error = ""
+    remedy = "Lower --chunk-tokens first, then --micro-batch"
 
     source: TrainingSource
     model: ModelSettings
@@ -90,10 +92,15 @@ COUNTS = ("texts", "pieces", "missing_hard")
 class EpochTrainer(ShardWorker):
     """Loads model, texts and the last checkpoint once, then trains the epoch it is called with."""
 
+    job: TrainJob
+
     def __init__(self, job: TrainJob, rank: int = 0, num_workers: int = 1) -> None:
-        began = time.monotonic()
-        self.job: TrainJob = job
+        super().__init__(job)
         self._rank, self._num_workers = rank, num_workers
+
+    def start(self) -> None:
+        began = time.monotonic()
+        job = self.job
         if job.threads:
             torch.set_num_threads(job.threads)
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -120,11 +127,11 @@ class EpochTrainer(ShardWorker):
             numbers = order[step * job.optimiser.batch_size : (step + 1) * job.optimiser.batch_size]
             values = self._step(epoch, step, num_steps, numbers)
             recent.add(values)
-            is_last = step + 1 == num_steps
-            if recent.num_steps == job.log_steps or is_last:
+            is_saved = step + 1 == num_steps or (step + 1) % job.checkpoint_steps == 0
+            if recent.num_steps == job.log_steps or is_saved:
                 self._log(epoch, step, num_steps, recent)
                 recent = Sums()
-            if is_last or (step + 1) % job.checkpoint_steps == 0:
+            if is_saved:
                 self._save(epoch, step + 1, num_steps)
         if self._rank == 0:
             self._save_model(epoch + 1)
@@ -212,6 +219,8 @@ class EpochTrainer(ShardWorker):
         """Takes the newest checkpoint; returns the step of the epoch to go on with."""
         checkpoints = self.job.checkpoints()
         if not checkpoints:
+            if self._rank == 0:
+                _forget_after(self.job.metrics, 0)
             return 0
         state = load_state(checkpoints[-1], self._objective, self._optimiser)
         self._scaler.load_state_dict(state["scaler"])
@@ -274,7 +283,7 @@ def _out_of_memory(job: TrainJob) -> Iterator[None]:
             raise
         raise ResourceError(
             f"out of memory with micro_batch {job.optimiser.micro_batch}, {job.negatives.num_negatives} negatives and "
-            f"chunk_tokens {job.objective.chunk_tokens}. Lower --chunk-tokens first (same results), then --micro-batch"
+            f"chunk_tokens {job.objective.chunk_tokens}. Lower --chunk-tokens first, then --micro-batch"
         ) from error
 
 

@@ -43,7 +43,7 @@ class ObjectiveSettings(Settings):
     adversarial: AdversarialSettings = AdversarialSettings()
     """A second loss on entities moved against the model."""
     chunk_tokens: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
-    """Word pieces whose activations are held at once; auto: by the free memory of the GPU, 8192 on a CPU."""
+    """Word pieces whose activations are held at once; auto: by the memory of the GPU, 8192 on a CPU."""
 
 
 @dataclass(frozen=True)
@@ -202,8 +202,10 @@ def choose_chunk_tokens(model: BiEncoder) -> int:
     if device.type != "cuda":
         return CPU_CHUNK_TOKENS
     num_weights = sum(weight.numel() for side in (tower, model.mention_tower) for weight in side.parameters())
-    # Each weight gets a gradient and two moments of AdamW, of 4 bytes each.
-    return auto_chunk_tokens(tower.transformer.config, torch.cuda.mem_get_info(device)[0] - 12 * num_weights)
+    # Each weight has a gradient and two moments of AdamW, of 4 bytes each.
+    # Of all its memory and not of what is free: a resumed run must cut its texts, and so its dropout, as before.
+    total = torch.cuda.get_device_properties(device).total_memory
+    return auto_chunk_tokens(tower.transformer.config, int(0.9 * total) - 16 * num_weights)
 
 
 def freeze_unused(tower: Tower) -> None:

@@ -47,7 +47,7 @@ def learning_rate(settings: OptimiserSettings, step: int, num_steps: int) -> flo
     num_warmup = settings.warmup * num_steps
     if step + 1 < num_warmup:
         return settings.lr * (step + 1) / num_warmup
-    return settings.lr * max(num_steps - step, 0) / max(num_steps - num_warmup, 1)
+    return settings.lr * min(max(num_steps - step, 0) / max(num_steps - num_warmup, 1), 1)
 
 
 def make_optimiser(module: nn.Module, settings: OptimiserSettings) -> torch.optim.AdamW:
@@ -89,8 +89,8 @@ def load_state(file: Path, module: nn.Module, optimiser: torch.optim.Optimizer) 
                 weight.copy_(content.get_tensor(f"weight/{name}"))
                 for key in ("step", "exp_avg", "exp_avg_sq"):
                     if f"{key}/{name}" in names:
-                        device = None if key == "step" else weight.device
-                        optimiser.state[weight][key] = content.get_tensor(f"{key}/{name}").to(device)
+                        # The step too: the fused optimiser reads it on the device.
+                        optimiser.state[weight][key] = content.get_tensor(f"{key}/{name}").to(weight.device)
         return json.loads(content.metadata()["state"])
 
 

@@ -52,8 +52,8 @@ def ray_session() -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    # What Ray warns of here is not the user's to mend.
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    # Who asks for no GPU sees none: else torch would take one that is promised to somebody else.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")
     if os.environ.get("RAY_ADDRESS"):
         ray.init(log_to_driver=False, logging_level=logging.ERROR)
     else:

@@ -70,10 +70,11 @@ class Receipt:
 class ShardEncoder(ShardWorker):
     """Loads the entity tower once, then turns one shard of entities into one shard of vectors."""
 
-    def __init__(self, job: EncodeJob) -> None:
-        self.job: EncodeJob = job
-        if job.threads:
-            torch.set_num_threads(job.threads)
+    job: EncodeJob
+
+    def start(self) -> None:
+        if self.job.threads:
+            torch.set_num_threads(self.job.threads)
         parts = load_parts(self.job.model)
         tower = load_tower(parts, "entity")
         self._dimension = tower.dimension

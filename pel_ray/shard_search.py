@@ -26,6 +26,8 @@ class MentionJob(ShardJob):
     """Which mentions become queries; a shard is a range of `rows`."""
 
     phase = "mentions-"
+    unit = "mentions"
+    remedy = "Try fewer workers on a node, or look at these mentions"
 
     mentions: TableFolder
     rows: np.ndarray
@@ -40,8 +42,10 @@ class MentionJob(ShardJob):
 class MentionEncoder(ShardWorker):
     """Loads the mention tower once, then turns ranges of mentions into query vectors."""
 
-    def __init__(self, job: MentionJob) -> None:
-        self.job: MentionJob = job
+    job: MentionJob
+
+    def start(self) -> None:
+        job = self.job
         if job.threads:
             torch.set_num_threads(job.threads)
         parts = load_parts(job.model)
@@ -63,6 +67,8 @@ class SearchJob(ShardJob):
     """What is searched for; a shard is a range of the folder's vector shards."""
 
     phase = "hits-"
+    unit = "vector files"
+    remedy = "Try fewer workers on a node"
 
     vectors: VectorFolder
     queries: Sequence[Location]
@@ -77,8 +83,10 @@ class SearchJob(ShardJob):
 class ShardSearcher(ShardWorker):
     """Searches groups of vector shards for all queries."""
 
-    def __init__(self, job: SearchJob) -> None:
-        self.job: SearchJob = job
+    job: SearchJob
+
+    def start(self) -> None:
+        job = self.job
         if job.threads:
             torch.set_num_threads(job.threads)
             _set_faiss_threads(job.threads)

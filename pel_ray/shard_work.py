@@ -25,6 +25,10 @@ class ShardJob:
 
     phase = ""
     """Tells apart the receipts of phases that share a folder."""
+    unit = "entities"
+    """What a shard is a range of."""
+    remedy = "Try a smaller --batch-tokens, or look at these entities"
+    """For a shard that kills its workers."""
     after_an_error = ". Finished shards are kept; run the same command again"
     """What a user is told beside what went wrong."""
 
@@ -51,6 +55,13 @@ class ShardWorker:
 
     job: Any
 
+    def __init__(self, job: Any) -> None:
+        self.job = job
+        self._has_started = False
+
+    def start(self) -> None:
+        """Loads what all shards need; here and not when it is made, so that it counts as an attempt if it kills."""
+
     def do(self, shard: Shard) -> dict[str, Any]:
         """Leaves the results of a shard in the folder, and says what became of it."""
         raise NotImplementedError
@@ -61,6 +72,9 @@ class ShardWorker:
             return _answer(shard, is_poison=True)
         try:
             attempt.write_bytes(b"{}")
+            if not self._has_started:
+                self.start()
+                self._has_started = True
             receipt = json.dumps(self.do(shard))
             self.job.receipt_file(shard).write_bytes(receipt.encode())
             answer = _answer(shard, receipt=receipt)

@@ -29,8 +29,8 @@ class Shard:
     def stem(self) -> str:
         return f"{self.number:05d}"
 
-    def __str__(self) -> str:
-        return f"shard {self.stem} (entities {self.start:,} to {self.stop - 1:,})"
+    def said(self, unit: str) -> str:
+        return f"shard {self.stem} ({unit} {self.start:,} to {self.stop - 1:,})"
 
 
 def plan_shards(num_rows: int, shard_rows: int) -> list[Shard]:

@@ -268,6 +268,6 @@ def test_what_cannot_be_trained_is_refused_before_it_starts(
         ([home / "set", "--split", "dev"], "has no split 'dev', only train, validation"),
         ([home / "set", "--workers", 3], "3 workers share the micro-batches of a step, but batch_size 32 has only 2"),
         ([home / "set", "--workers", 9], "9 workers of 1 CPUs and 0 GPUs each do not fit"),
-        ([home / "set", "--num-negatives", 500], "500"),
+        ([home / "set", "--num-negatives", 120], "has only 119 entities to draw negatives from"),
     ):
         assert expected in pel_ray("train", *arguments, *given).error

@@ -46,8 +46,8 @@ def finish_shards(
             seen(shard, json.loads(answer["receipt"]))
     if poison:
         raise ResourceError(
-            f"{job.folder}: {', '.join(map(str, poison))} killed its worker three times; all others are done. "
-            "Is there memory enough? Try a smaller --batch-tokens, or look at these entities; then run it again"
+            f"{job.folder}: {', '.join(shard.said(job.unit) for shard in poison)} killed its worker three times; all "
+            f"others are done. Is there memory enough? {job.remedy}; then run it again"
         )
     return [json.loads(job.receipt_file(shard).read_bytes()) for shard in shards]
 

@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from pel_ray import console
 from pel_ray.artifacts import Input, Request, Work, building, finished, read_manifest
 from pel_ray.data_parallel import train_on_many
-from pel_ray.encoder import ModelSettings, Precision, load_model, load_parts, save_whole
+from pel_ray.encoder import SETTINGS_FILE, ModelSettings, Precision, load_model, load_parts, save_whole
 from pel_ray.epoch_trainer import EpochTrainer, TrainJob
 from pel_ray.errors import ArtifactError, SettingsError
 from pel_ray.golds import GoldMentions, gold_mentions
@@ -25,6 +25,7 @@ from pel_ray.objective import ObjectiveSettings
 from pel_ray.optimiser import OptimiserSettings
 from pel_ray.plots import plot_run, read_metrics, write_events
 from pel_ray.runtime import Ask, Resources, Workers
+from pel_ray.search import PoolFilter
 from pel_ray.spec import Settings
 from pel_ray.steps.encode_kb import EncodePlan, EncodeSettings, encode_kb
 from pel_ray.steps.importing import Outcome, Path
@@ -33,7 +34,7 @@ from pel_ray.steps.searching import DataSet, pool_filter
 from pel_ray.steps.sharded import at_work, finish_shards
 from pel_ray.steps.train_progress import following
 from pel_ray.steps.validate import validate
-from pel_ray.storage import locate
+from pel_ray.storage import join, locate
 from pel_ray.training_data import NegativeSettings
 from pel_ray.training_source import TrainingSource
 from pel_ray.vectors import Shard, VectorFolder
@@ -72,7 +73,7 @@ class TrainSettings(Settings):
     validation: ValidationSettings = ValidationSettings()
     """How it is watched."""
     vectors: Path | None = None
-    """Vectors of the KB by the model it starts with, if there are any: the first round then need not encode it."""
+    """Vectors of the KB by the pel-ray model folder it starts with: the first round then need not encode it."""
     split: str = "train"
     """Whose mentions it learns from."""
     max_outside: float = Field(default=0.5, ge=0, le=1)
@@ -85,7 +86,7 @@ class TrainSettings(Settings):
     """Checkpoints that are kept."""
     log_steps: int = Field(default=10, ge=1)
     """Steps that a line of metrics.jsonl is the mean of."""
-    seed: int = 13
+    seed: int = Field(default=13, ge=0)
     """Decides the order of mentions, the negatives and the dropout."""
     resources: Resources = Resources()
     """With what it runs."""
@@ -98,7 +99,8 @@ class TrainSettings(Settings):
         """The paper scores with the dot product when it trains with CE; who says otherwise gets that."""
         if isinstance(given, dict) and _at(given, "objective", "loss", "kind") == "ce":
             model = given.get("model", {})
-            if isinstance(model, dict) and "similarity" not in model:
+            is_saved = isinstance(model, dict) and (pathlib.Path(model.get("encoder", "")) / SETTINGS_FILE).is_file()
+            if isinstance(model, dict) and "similarity" not in model and not is_saved:
                 return given | {"model": model | {"similarity": "dot"}}
         return given
 
@@ -139,17 +141,9 @@ class TrainPlan:
                     f"{self.data.mentions.folder} has no split {split!r}, only {', '.join(splits)}. "
                     "Name others with --split and --validation-split"
                 )
-        free = {
-            "data",
-            "out",
-            "vectors",
-            "overwrite",
-            "resources",
-            "checkpoint_steps",
-            "keep_checkpoints",
-            "log_steps",
-            "model",
-        }
+        names = "data out vectors overwrite resources checkpoint_steps keep_checkpoints log_steps model"
+        # The chunk changes no result but the dropout, and lowering it is what helps when memory runs out.
+        free: dict[str, Any] = dict.fromkeys(names.split(), True) | {"objective": {"chunk_tokens"}}
         self.request = Request(
             kind="run",
             inputs={
@@ -210,7 +204,7 @@ class Rounds:
         self._validate(job, 0)
         for epoch in range(settings.optimiser.epochs):
             began = time.monotonic()
-            if settings.negatives.kind == "mixed" and epoch % settings.negatives.mine_every == 0:
+            if settings.negatives.num_hard and epoch % settings.negatives.mine_every == 0:
                 self._mine(job, epoch)
             receipt = self._train(job, epoch)
             is_last = epoch + 1 == settings.optimiser.epochs
@@ -226,8 +220,10 @@ class Rounds:
         model = pathlib.Path(self._state.path) / f"model-000-{self._work.tag}"
         if not model.exists():
             save_whole(load_model(settings.model), model)
-        vectors = self._encode(0)
         pools = pool_filter(settings.negatives.pool, plan.data.kb, self._mentions)
+        namesakes = self._namesakes()
+        self._check_enough(namesakes, pools)
+        self._encode(0)
         token_request = EncodePlan(self._encode_settings(0)).token_request
         names = sorted(name for name in self._tokens.names() if token_request.fingerprint[:8] in name)
         source = TrainingSource(
@@ -237,11 +233,26 @@ class Rounds:
             token_files=[self._tokens / name for name in names if name.endswith(".arrow")],
         )
         texts = load_parts(ModelSettings(encoder=str(model))).texts
-        namesakes = self._namesakes()
         pool_of = (pools.of_entity, pools.of_query) if pools else (None, None)
         source.prepare(plan.data.mentions, self._mentions, namesakes, texts, *pool_of)
-        assert vectors.stems
         return source
+
+    def _check_enough(self, namesakes: list[np.ndarray], pools: PoolFilter | None) -> None:
+        """Refuses now what would stop in the middle of an epoch: a mention with too few entities to draw from."""
+        wanted, num_entities = self._settings.negatives.num_negatives, self._plan.data.kb.num_rows
+        sizes = None if pools is None else np.bincount(pools.of_entity)
+        for number, golds in enumerate(self._mentions.golds):
+            excluded = np.union1d(golds, namesakes[number])
+            if pools is not None and sizes is not None:
+                pool = pools.of_query[number]
+                num_left = sizes[pool] - (pools.of_entity[excluded] == pool).sum()
+            else:
+                num_left = num_entities - len(excluded)
+            if num_left < wanted:
+                raise SettingsError(
+                    f"mention {self._mentions.ids[number]} has only {num_left:,} entities to draw negatives from, "
+                    f"num_negatives is {wanted:,}. Lower --num-negatives, or use --pool all"
+                )
 
     def _namesakes(self) -> list[np.ndarray]:
         if self._settings.negatives.keep_namesakes:
@@ -274,7 +285,7 @@ class Rounds:
     def _encode_settings(self, epoch: int, only: str | None = None) -> EncodeSettings:
         kind = "pool" if only else "vectors"
         return EncodeSettings(
-            kb=str(self._plan.data.kb.folder.path),
+            kb=join(self._settings.data, "kb"),
             out=str((self._state / f"{kind}-{epoch:03d}").path),
             tokens=str(self._tokens.path),
             model=ModelSettings(encoder=self._model(epoch)),
@@ -301,7 +312,7 @@ class Rounds:
         outcome = mine(
             MineSettings.model_validate(
                 {
-                    "data": str(locate(self._settings.data).path),
+                    "data": self._settings.data,
                     "vectors": vectors.folder.path,
                     "out": (self._state / f"negatives-{epoch:03d}").path,
                     "encoder": self._model(epoch),
