@@ -85,7 +85,7 @@ def _curve(axis: Any, lines: Sequence[Mapping[str, Any]], name: str, label: str 
     (pale,) = axis.plot(epochs, values, alpha=0.3, linewidth=0.8)
     width = min(SMOOTHED, len(values))
     smooth = [sum(values[start : start + width]) / width for start in range(len(values) - width + 1)]
-    axis.plot(epochs[width - 1 :], smooth, color=pale.get_color(), label=label)
+    axis.plot(epochs[width // 2 :][: len(smooth)], smooth, color=pale.get_color(), label=label)
 
 
 def _save(figure: Any, file: pathlib.Path) -> None:

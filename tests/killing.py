@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -16,7 +17,7 @@ def wait_for(condition: Callable[[], bool], seconds: float = 90) -> None:
 
 
 def worker_pids() -> list[int]:
-    """Processes of Ray that do our work: the warm actor, a pool's, or Ray Train's."""
+    """Processes of this test's Ray that do our work: the warm actor, a pool's, or Ray Train's."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -26,4 +27,17 @@ def worker_pids() -> list[int]:
         names = (b"_Host", b"PooledWork", b"TrainWorker")
         if title.startswith(b"ray::") and b"IDLE" not in title and any(name in title for name in names):
             found.append(int(path.parent.name))
-    return found
+    # Others on this machine may have a Ray of their own, whose workers must live.
+    return [pid for pid in found if _is_ours(pid)]
+
+
+def _is_ours(pid: int) -> bool:
+    while pid > 1:
+        if pid == os.getpid():
+            return True
+        try:
+            status = Path(f"/proc/{pid}/stat").read_text()
+        except OSError:
+            return False
+        pid = int(status.rpartition(")")[2].split()[1])
+    return False
