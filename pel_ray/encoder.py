@@ -235,6 +235,9 @@ class Parts:
 def load_parts(settings: ModelSettings) -> Parts:
     """Everything but the weights, checked: they must be there, and fit the tokenizer."""
     folder = resolve_encoder(settings.encoder)
+    if Path(settings.encoder).is_dir():
+        # Workers run elsewhere.
+        settings = settings.model_copy(update={"encoder": str(folder)})
     if (folder / SETTINGS_FILE).is_file():
         settings, markers = _read_saved(folder, settings)
         tokenizer = _load_tokenizer(folder)

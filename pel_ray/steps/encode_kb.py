@@ -79,6 +79,7 @@ class EncodePlan:
         self.out = locate(settings.out)
         self.shards = plan_shards(self.kb.num_rows, settings.shard_rows)
         parts = load_parts(settings.model)
+        self._model = parts.settings
         kb = self.kb.as_input
         shared = {"views": settings.views, "shard_rows": settings.shard_rows}
         text = parts.settings.text
@@ -88,7 +89,7 @@ class EncodePlan:
             settings=shared | {"template": text.template, "entity_length": text.entity_length},
         )
         self.only = _open_pool(locate(settings.only), self.kb) if settings.only else None
-        inputs = {"kb": kb, "model": Input(path=settings.model.encoder, digest=parts.digest("entity"))}
+        inputs = {"kb": kb, "model": Input(path=parts.settings.encoder, digest=parts.digest("entity"))}
         if self.only:
             inputs["only"] = self.only.as_input
         self.request = Request(
@@ -108,7 +109,7 @@ class EncodePlan:
         settings = self.settings
         return EncodeJob(
             kb=self.kb,
-            model=settings.model,
+            model=self._model,
             tokens=self.tokens,
             tokens_tag=self.token_request.fingerprint[:8],
             folder=self.out,

@@ -117,10 +117,15 @@ def train(settings: TrainSettings) -> Outcome:
     if plan.done is not None:
         return Outcome(plan.out, plan.done, is_new=False)
     mentions = plan.mentions()
-    with at_work(settings.resources) as (carrier, ask), building(plan.out, plan.request, resumable=True) as work:
+    namesakes = plan.namesakes(mentions)
+    pools = pool_filter(settings.negatives.pool, plan.data.kb, mentions)
+    plan.check_enough(mentions, namesakes, pools)
+    with at_work(settings.resources) as (carrier, ask):
         plan.check_workers(ask)
-        _forget_other_runs(plan, work)
-        Rounds(plan, mentions, work, carrier, ask).run()
+        with building(plan.out, plan.request, resumable=True) as work:
+            _forget_other_runs(plan, work)
+            rounds = Rounds(plan, mentions, work, carrier, ask)
+            rounds.run(namesakes, pools)
     return Outcome(plan.out, read_manifest(plan.out), is_new=True)
 
 
@@ -172,6 +177,30 @@ class TrainPlan:
             raise ArtifactError(f"{self.data.mentions.folder} has no training mention with a gold in the KB")
         return some
 
+    def namesakes(self, mentions: GoldMentions) -> list[np.ndarray]:
+        """For each mention the entities that share a name with a gold, which are no negatives of it."""
+        if self.settings.negatives.keep_namesakes:
+            return [np.zeros(0, np.int64)] * len(mentions)
+        found = Namesakes.of(self.data.kb, {row for golds in mentions.golds for row in golds})
+        return [np.unique(np.concatenate([found.of_gold(row) for row in golds])) for golds in mentions.golds]
+
+    def check_enough(self, mentions: GoldMentions, namesakes: list[np.ndarray], pools: PoolFilter | None) -> None:
+        """Refuses now what would stop in the middle of an epoch: a mention with too few entities to draw from."""
+        wanted, num_entities = self.settings.negatives.num_negatives, self.data.kb.num_rows
+        sizes = None if pools is None else np.bincount(pools.of_entity)
+        for number, golds in enumerate(mentions.golds):
+            excluded = np.union1d(golds, namesakes[number])
+            if pools is not None and sizes is not None:
+                pool = pools.of_query[number]
+                num_left = sizes[pool] - (pools.of_entity[excluded] == pool).sum()
+            else:
+                num_left = num_entities - len(excluded)
+            if num_left < wanted:
+                raise SettingsError(
+                    f"mention {mentions.ids[number]} has only {num_left:,} entities to draw negatives from, "
+                    f"num_negatives is {wanted:,}. Lower --num-negatives, or use --pool all"
+                )
+
     def check_workers(self, ask: Ask) -> None:
         optimiser = self.settings.optimiser
         num_parts = -(-optimiser.batch_size // optimiser.micro_batch)
@@ -198,9 +227,9 @@ class Rounds:
         self._receipts: list[dict[str, Any]] = []
         self._round_seconds: list[float] = []
 
-    def run(self) -> None:
+    def run(self, namesakes: list[np.ndarray], pools: PoolFilter | None) -> None:
         settings = self._settings
-        job = self._job(self._prepare())
+        job = self._job(self._prepare(namesakes, pools))
         self._validate(job, 0)
         for epoch in range(settings.optimiser.epochs):
             began = time.monotonic()
@@ -214,15 +243,12 @@ class Rounds:
             write_events(self._metrics, self._metrics.parent / "tensorboard", epoch)
         self._finish(job)
 
-    def _prepare(self) -> TrainingSource:
+    def _prepare(self, namesakes: list[np.ndarray], pools: PoolFilter | None) -> TrainingSource:
         """The untrained model as a folder, the KB's word pieces, and the arrays that workers map."""
         plan, settings = self._plan, self._settings
         model = pathlib.Path(self._state.path) / f"model-000-{self._work.tag}"
         if not model.exists():
             save_whole(load_model(settings.model), model)
-        pools = pool_filter(settings.negatives.pool, plan.data.kb, self._mentions)
-        namesakes = self._namesakes()
-        self._check_enough(namesakes, pools)
         self._encode(0)
         token_request = EncodePlan(self._encode_settings(0)).token_request
         names = sorted(name for name in self._tokens.names() if token_request.fingerprint[:8] in name)
@@ -236,29 +262,6 @@ class Rounds:
         pool_of = (pools.of_entity, pools.of_query) if pools else (None, None)
         source.prepare(plan.data.mentions, self._mentions, namesakes, texts, *pool_of)
         return source
-
-    def _check_enough(self, namesakes: list[np.ndarray], pools: PoolFilter | None) -> None:
-        """Refuses now what would stop in the middle of an epoch: a mention with too few entities to draw from."""
-        wanted, num_entities = self._settings.negatives.num_negatives, self._plan.data.kb.num_rows
-        sizes = None if pools is None else np.bincount(pools.of_entity)
-        for number, golds in enumerate(self._mentions.golds):
-            excluded = np.union1d(golds, namesakes[number])
-            if pools is not None and sizes is not None:
-                pool = pools.of_query[number]
-                num_left = sizes[pool] - (pools.of_entity[excluded] == pool).sum()
-            else:
-                num_left = num_entities - len(excluded)
-            if num_left < wanted:
-                raise SettingsError(
-                    f"mention {self._mentions.ids[number]} has only {num_left:,} entities to draw negatives from, "
-                    f"num_negatives is {wanted:,}. Lower --num-negatives, or use --pool all"
-                )
-
-    def _namesakes(self) -> list[np.ndarray]:
-        if self._settings.negatives.keep_namesakes:
-            return [np.zeros(0, np.int64)] * len(self._mentions)
-        found = Namesakes.of(self._plan.data.kb, {row for golds in self._mentions.golds for row in golds})
-        return [np.unique(np.concatenate([found.of_gold(row) for row in golds])) for golds in self._mentions.golds]
 
     def _job(self, source: TrainingSource) -> TrainJob:
         settings = self._settings
