@@ -108,8 +108,12 @@ def against_peers(model: BiEncoder, home: Any, num_steps: int, figures: Figures)
 
 
 def cost_of_fgsm(model: BiEncoder, home: Any, num_steps: int, figures: Figures) -> None:
-    adversarial = Objective(model, ObjectiveSettings(adversarial=AdversarialSettings(fgsm=True)))
-    plain = Objective(model, ObjectiveSettings())
+    # Room for both to keep their activations: else only one of them would compute them twice.
+    chunk_tokens = 16_384
+    adversarial = Objective(
+        model, ObjectiveSettings(adversarial=AdversarialSettings(fgsm=True), chunk_tokens=chunk_tokens)
+    )
+    plain = Objective(model, ObjectiveSettings(chunk_tokens=chunk_tokens))
     # As good as no entity twice, as in a large KB: FGSM moves each for its own mention, so repeats would cost it more.
     ratios = []
     for number in range(num_steps):
