@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,6 +53,12 @@ class Namesakes:
         """Rows of the other entities that share a name with this gold, ascending."""
         found = {other for name in self.names[row] for other in self.rows[name]} - {row}
         return np.array(sorted(found), np.int64)
+
+
+def namesakes_of(kb: TableFolder, golds: Sequence[Sequence[int]]) -> list[np.ndarray]:
+    """For each mention, given its gold rows, the rows of all entities that share a name with one of them."""
+    found = Namesakes.of(kb, {row for rows in golds for row in rows})
+    return [np.unique(np.concatenate([found.of_gold(row) for row in rows])) for rows in golds]
 
 
 def _names_of_rows(kb: TableFolder, rows: np.ndarray) -> Iterator[tuple[int, str]]:

@@ -16,7 +16,7 @@ from pel_ray.errors import ArtifactError, SettingsError
 from pel_ray.golds import GoldMentions, entities_at, gold_mentions
 from pel_ray.miner import Audit, Miner
 from pel_ray.mining import SCHEMA, Filter, FilterSettings, Summary
-from pel_ray.names import Namesakes
+from pel_ray.names import namesakes_of
 from pel_ray.runtime import Resources, Workers
 from pel_ray.search import Device, scores_of
 from pel_ray.spec import Settings
@@ -168,8 +168,7 @@ def _namesakes(plan: MinePlan, mentions: GoldMentions) -> list[np.ndarray]:
     """For each mention the rows that share a name with one of its golds."""
     if plan.settings.filter.keep_namesakes:
         return [np.zeros(0, np.int64)] * len(mentions)
-    found = Namesakes.of(plan.data.kb, {row for golds in mentions.golds for row in golds})
-    return [np.unique(np.concatenate([found.of_gold(row) for row in golds])) for golds in mentions.golds]
+    return namesakes_of(plan.data.kb, mentions.golds)
 
 
 def _within(number: int, here: slice) -> bool:

@@ -14,12 +14,11 @@ from pydantic import Field, model_validator
 
 from pel_ray import console
 from pel_ray.artifacts import Input, Request, Work, building, finished, read_manifest
-from pel_ray.data_parallel import train_on_many
 from pel_ray.encoder import SETTINGS_FILE, ModelSettings, Precision, load_model, load_parts, save_whole
 from pel_ray.epoch_trainer import EpochTrainer, TrainJob
 from pel_ray.errors import ArtifactError, SettingsError
 from pel_ray.golds import GoldMentions, gold_mentions
-from pel_ray.names import Namesakes
+from pel_ray.names import namesakes_of
 from pel_ray.negative_folder import NegativeFolder
 from pel_ray.objective import ObjectiveSettings
 from pel_ray.optimiser import OptimiserSettings
@@ -27,6 +26,7 @@ from pel_ray.plots import plot_run, read_metrics, write_events
 from pel_ray.runtime import Ask, Resources, Workers
 from pel_ray.search import PoolFilter
 from pel_ray.spec import Settings
+from pel_ray.steps.data_parallel import train_on_many
 from pel_ray.steps.encode_kb import EncodePlan, EncodeSettings, encode_kb
 from pel_ray.steps.importing import Outcome, Path
 from pel_ray.steps.mine import MineSettings, mine
@@ -181,8 +181,7 @@ class TrainPlan:
         """For each mention the entities that share a name with a gold, which are no negatives of it."""
         if self.settings.negatives.keep_namesakes:
             return [np.zeros(0, np.int64)] * len(mentions)
-        found = Namesakes.of(self.data.kb, {row for golds in mentions.golds for row in golds})
-        return [np.unique(np.concatenate([found.of_gold(row) for row in golds])) for golds in mentions.golds]
+        return namesakes_of(self.data.kb, mentions.golds)
 
     def check_enough(self, mentions: GoldMentions, namesakes: list[np.ndarray], pools: PoolFilter | None) -> None:
         """Refuses now what would stop in the middle of an epoch: a mention with too few entities to draw from."""
