@@ -25,11 +25,12 @@ from pel_ray.runtime import Resources
 from pel_ray.spec import read_spec
 from pel_ray.steps.encode_kb import EncodeSettings, encode_kb
 from pel_ray.steps.import_jsonl import JsonlSettings, import_jsonl
-from pel_ray.steps.searching import DataSet
 from pel_ray.steps.sharded import at_work
-from pel_ray.steps.train import TrainSettings, train
+from pel_ray.steps.train import train
+from pel_ray.steps.train_plan import TrainSettings
 from pel_ray.steps.validate import validate
 from pel_ray.storage import locate
+from pel_ray.tables import DataSet
 from pel_ray.vectors import VectorFolder
 
 ROOT = Path(__file__).parent.parent

@@ -28,6 +28,7 @@ from _figures import Figures
 from pel_ray.artifacts import Input, Request, building
 from pel_ray.index import Index
 from pel_ray.negatives import Pools, sample_negatives
+from pel_ray.provenance import mention_model
 from pel_ray.ragged import Ragged
 from pel_ray.search import exact_top_k
 from pel_ray.steps.encode_kb import EncodeSettings, encode_kb
@@ -35,7 +36,6 @@ from pel_ray.steps.import_jsonl import JsonlSettings, import_jsonl
 from pel_ray.steps.import_obo import OboSettings, import_obo
 from pel_ray.steps.index import IndexSettings, build_index
 from pel_ray.steps.quickstart import hpo_file
-from pel_ray.steps.searching import mention_model
 from pel_ray.storage import locate
 from pel_ray.tables import TableFolder
 from pel_ray.tokens import TokenShard

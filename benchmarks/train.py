@@ -30,7 +30,8 @@ from pel_ray.losses import retrieval_loss
 from pel_ray.objective import Objective, ObjectiveSettings, TrainingBatch
 from pel_ray.steps.import_obo import OboSettings, import_obo
 from pel_ray.steps.quickstart import hpo_file
-from pel_ray.steps.train import TrainSettings, train
+from pel_ray.steps.train import train
+from pel_ray.steps.train_plan import TrainSettings
 from pel_ray.storage import locate
 from pel_ray.tables import TableFolder
 from pel_ray.training_memory import step_memory

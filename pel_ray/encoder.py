@@ -21,6 +21,7 @@ from torch import nn
 
 from pel_ray.batches import Batch, gathered, plan_batches, ragged
 from pel_ray.errors import ArtifactError, MissingPackage, SettingsError
+from pel_ray.nil import NIL_FILE
 from pel_ray.spec import Settings
 from pel_ray.text import Markers, Texts, TextSettings
 
@@ -223,7 +224,7 @@ class Parts:
         digest = hashlib.sha256(str(self.markers).encode())
         other = self.folder / ("mention_encoder" if side == "entity" else "entity_encoder")
         for file in sorted(file for file in self.folder.rglob("*") if file.suffix in MODEL_SUFFIXES):
-            if other in file.parents or file.name == SETTINGS_FILE:
+            if other in file.parents or file.name in (SETTINGS_FILE, NIL_FILE):
                 continue
             digest.update(file.relative_to(self.folder).as_posix().encode())
             with open(file, "rb") as stream:

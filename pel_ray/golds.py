@@ -19,9 +19,12 @@ class GoldMentions:
     rows: list[int]
     """Rows of mentions/."""
     ids: list[str]
+    documents: list[str]
     worlds: list[str]
     golds: list[list[int]]
     """Rows of the KB; empty where the mention is NIL or the KB lacks its golds."""
+    num_golds: list[int]
+    """As the corpus gives them, those that the KB lacks included."""
     is_nil: list[bool]
     num_nil: int
     num_outside: int
@@ -32,32 +35,38 @@ class GoldMentions:
 
     def only(self, numbers: Iterable[int]) -> GoldMentions:
         some = list(numbers)
-        return replace(
-            self,
-            rows=[self.rows[number] for number in some],
-            ids=[self.ids[number] for number in some],
-            worlds=[self.worlds[number] for number in some],
-            golds=[self.golds[number] for number in some],
-            is_nil=[self.is_nil[number] for number in some],
-        )
+        names = ("rows", "ids", "documents", "worlds", "golds", "num_golds", "is_nil")
+        columns: dict[str, Any] = {name: [getattr(self, name)[number] for number in some] for name in names}
+        return replace(self, **columns)
 
 
 def gold_mentions(mentions: TableFolder, kb: TableFolder, split: str | None) -> GoldMentions:
     """All mentions of a split, in the order of the table; None stands for all splits."""
-    rows, ids, worlds, names = [], [], [], []
-    for first, table in _with_first_row(mentions, ("mention_id", "world", "entity_ids", "split")):
-        here = range(table.num_rows)
+    rows: list[int] = []
+    columns: dict[str, list[Any]] = {name: [] for name in ("mention_id", "document_id", "world", "entity_ids")}
+    for first, table in _with_first_row(mentions, (*columns, "split")):
+        here = pa.array(range(table.num_rows), pa.int64())
         if split is not None:
-            here = pc.indices_nonzero(pc.equal(table["split"], split)).to_pylist()
-        rows += [first + number for number in here]
-        ids += table["mention_id"].take(pa.array(here, pa.int64())).to_pylist()
-        worlds += table["world"].take(pa.array(here, pa.int64())).to_pylist()
-        names += table["entity_ids"].take(pa.array(here, pa.int64())).to_pylist()
+            here = pc.indices_nonzero(pc.equal(table["split"], split))
+        rows += [first + number for number in here.to_pylist()]
+        for name, values in columns.items():
+            values += table[name].take(here).to_pylist()
+    names = columns["entity_ids"]
     known = rows_of_ids(kb, {name for golds in names for name in golds})
     golds = [sorted({known[name] for name in found if name in known}) for found in names]
     is_nil = [not found for found in names]
     num_nil = sum(is_nil)
-    return GoldMentions(rows, ids, worlds, golds, is_nil, num_nil, sum(not rows for rows in golds) - num_nil)
+    return GoldMentions(
+        rows=rows,
+        ids=columns["mention_id"],
+        documents=columns["document_id"],
+        worlds=columns["world"],
+        golds=golds,
+        num_golds=[len(set(found)) for found in names],
+        is_nil=is_nil,
+        num_nil=num_nil,
+        num_outside=sum(not rows for rows in golds) - num_nil,
+    )
 
 
 def rows_of_ids(kb: TableFolder, wanted: set[str]) -> dict[str, int]:

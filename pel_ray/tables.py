@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pel_ray.artifacts import Input, Manifest, Work, read_manifest
+from pel_ray.artifacts import MANIFEST, Input, Manifest, Work, read_manifest
 from pel_ray.errors import ArtifactError
 from pel_ray.schema import SCHEMAS, Entity, Mention, num_characters, table_of
 from pel_ray.statistics import statistics_of
@@ -120,3 +120,20 @@ class TableFolder:
         for table in self.tables():
             return table.slice(0, num_rows).to_pylist()
         return []
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A KB and mentions that name its entities."""
+
+    kb: TableFolder
+    mentions: TableFolder
+
+    @classmethod
+    def open(cls, folder: Location) -> DataSet:
+        for kind in ("kb", "mentions"):
+            if not (folder / kind / MANIFEST).is_file():
+                raise ArtifactError(
+                    f"{folder} has no {kind}/. Expected a data set folder, as `pel-ray import` makes it"
+                )
+        return cls(TableFolder.open(folder / "kb", "kb"), TableFolder.open(folder / "mentions", "mentions"))

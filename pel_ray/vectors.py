@@ -65,6 +65,9 @@ class VectorFolder:
 
     @classmethod
     def open(cls, folder: Location) -> VectorFolder:
+        """Opens a vectors folder, or the one that a training run has left for its model."""
+        if read_manifest(folder).request.kind == "run":
+            folder = folder / "vectors"
         return cls(folder, read_manifest(folder, "vectors"))
 
     @property

@@ -18,8 +18,11 @@ from safetensors.numpy import load_file
 
 from pel_ray.artifacts import read_manifest
 from pel_ray.errors import PelRayError
-from pel_ray.steps.train import TrainSettings, train
+from pel_ray.provenance import mention_model
+from pel_ray.steps.train import train
+from pel_ray.steps.train_plan import TrainSettings
 from pel_ray.storage import locate
+from pel_ray.vectors import VectorFolder
 from tests.conftest import RunCommand
 from tests.killing import wait_for, worker_pids
 from tests.models import WORDS, write_encoder
@@ -211,19 +214,22 @@ def test_cheaper_refreshes_encode_less(home: Path, tmp_path: Path, refresh: str)
     more = {"negatives": {"refresh": refresh}, "validation": {"validate_every": 2}}
     train(settings(home, tmp_path / "out", **more))
     (state,) = (tmp_path / "out").glob("state-*")
-    encoded = {
-        path.name: read_manifest(locate(path)).counts["entities"]
-        for kind in ("vectors", "pool")
-        for path in state.glob(f"{kind}-???")
-    }
+    rounds = [read_manifest(locate(state / f"negatives-{epoch:03d}")) for epoch in range(2)]
+    searched = [int(manifest.counts["pool"].split()[0]) for manifest in rounds]
+    used = [manifest.request.inputs["vectors"].digest for manifest in rounds]
+    assert searched[0] == NUM_ENTITIES
     if refresh == "frozen":
-        assert encoded == {"vectors-000": NUM_ENTITIES}
+        assert used[0] == used[1]
         first = load_file(next(state.glob("model-000-*")) / "entity_encoder" / "model.safetensors")
         last = load_file(next(state.glob("model-002-*")) / "entity_encoder" / "model.safetensors")
         assert all((first[name] == last[name]).all() for name in first)
     else:
-        assert encoded["vectors-000"] == encoded["vectors-002"] == NUM_ENTITIES
-        assert 0 < encoded["pool-001"] <= NUM_ENTITIES
+        assert 0 < searched[1] < NUM_ENTITIES
+    # What is left are the vectors of the model that was kept.
+    assert not list(state.glob("vectors-???")) and not list(state.glob("pool-???"))
+    kept = VectorFolder.open(locate(tmp_path / "out"))
+    assert kept.manifest.counts["entities"] == NUM_ENTITIES
+    assert mention_model(kept, None, None).folder == tmp_path / "out" / "model"
 
 
 def test_a_second_run_does_nothing_and_another_spec_is_refused(home: Path, undisturbed: Path) -> None:

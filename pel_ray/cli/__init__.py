@@ -23,6 +23,7 @@ COMMANDS = {
     "index": ("pel_ray.cli.index:command", "Build a FAISS index from vectors and measure its recall."),
     "mine": ("pel_ray.cli.mine:command", "Find hard negatives for the training mentions."),
     "train": ("pel_ray.cli.train:command", "Train a retriever with the Pb or CE loss."),
+    "evaluate": ("pel_ray.cli.evaluate:command", "Measure a retriever on a split, beside baselines, NIL included."),
     "curves": ("pel_ray.cli.curves:command", "Draw the curves of several training runs into one figure."),
     "okb": ("pel_ray.cli.okb:command", "Make a data set with NILs by taking entities out of its KB."),
     "show": ("pel_ray.cli.show:command", "Show what a folder holds."),

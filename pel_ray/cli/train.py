@@ -5,8 +5,9 @@ from __future__ import annotations
 from pel_ray import console
 from pel_ray.cli.options import settings_command
 from pel_ray.cli.outcomes import show_outcome
-from pel_ray.steps.train import TrainSettings, train
-from pel_ray.steps.train_plan import estimate
+from pel_ray.steps.train import train
+from pel_ray.steps.train_estimate import estimate
+from pel_ray.steps.train_plan import TrainSettings
 
 
 def run(settings: TrainSettings) -> None:

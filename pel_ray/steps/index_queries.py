@@ -10,7 +10,7 @@ import pyarrow as pa
 from pel_ray.artifacts import MANIFEST
 from pel_ray.encoder import Encoding, load_tower
 from pel_ray.errors import SettingsError
-from pel_ray.steps.searching import mention_model
+from pel_ray.provenance import mention_model
 from pel_ray.storage import Location
 from pel_ray.tables import TableFolder
 from pel_ray.vectors import VectorFolder

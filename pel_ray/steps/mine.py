@@ -17,13 +17,15 @@ from pel_ray.golds import GoldMentions, entities_at, gold_mentions
 from pel_ray.miner import Audit, Miner
 from pel_ray.mining import SCHEMA, Filter, FilterSettings, Summary
 from pel_ray.names import namesakes_of
+from pel_ray.provenance import check_same_kb, mention_model
 from pel_ray.runtime import Resources, Workers
 from pel_ray.search import Device, scores_of
 from pel_ray.spec import Settings
 from pel_ray.steps.importing import Outcome, Path
-from pel_ray.steps.searching import DataSet, Pool, Search, check_same_kb, mention_model, pool_filter, pool_sizes
+from pel_ray.steps.searching import Pool, Search, pool_filter, pool_sizes
 from pel_ray.steps.sharded import at_work
 from pel_ray.storage import locate
+from pel_ray.tables import DataSet
 from pel_ray.text import MENTION_COLUMNS
 from pel_ray.vectors import VectorFolder
 

@@ -16,7 +16,8 @@ from pel_ray.steps.encode_kb import EncodeSettings, encode_kb
 from pel_ray.steps.import_obo import OboSettings, OntologySettings, import_obo
 from pel_ray.steps.importing import Outcome, Path
 from pel_ray.steps.mine import MineSettings, mine
-from pel_ray.steps.train import TrainSettings, train
+from pel_ray.steps.train import train
+from pel_ray.steps.train_plan import TrainSettings
 from pel_ray.storage import join
 from pel_ray.text import TextSettings
 from pel_ray.training_data import NegativeSettings

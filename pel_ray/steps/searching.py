@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -12,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pel_ray.arrays import read_array
-from pel_ray.artifacts import MANIFEST, Work
-from pel_ray.encoder import SETTINGS_FILE, ModelSettings, Parts, load_parts
-from pel_ray.errors import ArtifactError, SettingsError
+from pel_ray.artifacts import Work
+from pel_ray.encoder import Parts
+from pel_ray.errors import SettingsError
 from pel_ray.golds import GoldMentions
 from pel_ray.progress import RateProgress
 from pel_ray.runtime import Ask, Workers
@@ -29,56 +27,6 @@ MENTIONS_PER_SHARD = 2048
 ENTITIES_PER_GROUP = 131_072
 QUERIES_AT_ONCE = 4096
 Pool = Literal["auto", "all", "world"]
-
-
-@dataclass(frozen=True)
-class DataSet:
-    """A KB and mentions that name its entities."""
-
-    kb: TableFolder
-    mentions: TableFolder
-
-    @classmethod
-    def open(cls, folder: Location) -> DataSet:
-        for kind in ("kb", "mentions"):
-            if not (folder / kind / MANIFEST).is_file():
-                raise ArtifactError(
-                    f"{folder} has no {kind}/. Expected a data set folder, as `pel-ray import` makes it"
-                )
-        return cls(TableFolder.open(folder / "kb", "kb"), TableFolder.open(folder / "mentions", "mentions"))
-
-
-def check_same_kb(vectors: VectorFolder, kb: TableFolder) -> None:
-    found = vectors.manifest.request.inputs["kb"]
-    if found.digest != kb.manifest.request.fingerprint:
-        raise ArtifactError(
-            f"{vectors.folder} holds vectors of another KB ({found.path}), or of an older state of {kb.folder}. "
-            "Encode this one with encode-kb (--reuse keeps what has not changed)"
-        )
-
-
-def mention_model(vectors: VectorFolder, encoder: str | None, mention_length: int | None) -> Parts:
-    """The model whose mention tower goes with the vectors; another entity tower is refused."""
-    parts = load_parts(model_of(vectors, encoder, mention_length))
-    found = vectors.manifest.request.inputs["model"]
-    if parts.digest("entity") != found.digest:
-        raise ArtifactError(
-            f"{vectors.folder} was encoded with another model than {parts.folder}: vectors of two models do not "
-            "compare. Encode the KB with this one (encode-kb --encoder), or name the model that made them"
-        )
-    return parts
-
-
-def model_of(vectors: VectorFolder, encoder: str | None = None, mention_length: int | None = None) -> ModelSettings:
-    """The settings of the model that made the vectors, which may have moved to another folder since."""
-    manifest = vectors.manifest.request
-    settings = dict(manifest.settings["model"]) | {"encoder": encoder or manifest.inputs["model"].path}
-    if mention_length is not None:
-        settings["text"] = settings["text"] | {"mention_length": mention_length}
-    elif (Path(settings["encoder"]) / SETTINGS_FILE).is_file():
-        # A saved model knows its own mention length.
-        return ModelSettings(encoder=settings["encoder"])
-    return ModelSettings.model_validate(settings)
 
 
 def pool_filter(pool: Pool, kb: TableFolder, mentions: GoldMentions) -> PoolFilter | None:

@@ -1,53 +1,173 @@
-"""What a training will take, before it starts."""
+"""What is to be trained: the settings of a run, checked before anything starts."""
 
 from __future__ import annotations
 
-from pel_ray.chunks import CPU_CHUNK_TOKENS
-from pel_ray.console import human_bytes
-from pel_ray.steps.train import TrainPlan, TrainSettings
-from pel_ray.training_memory import StepMemory, step_memory
+import pathlib
+from typing import Any
 
-PLANNED_MENTIONS = 4
-"""Of a micro-batch; activations depend on the chunk, so more of them would only take longer to simulate."""
+import numpy as np
+from pydantic import Field, model_validator
 
-
-def estimate(settings: TrainSettings) -> list[tuple[str, str]]:
-    plan = TrainPlan(settings)
-    mentions = plan.mentions()
-    optimiser, negatives, memory = settings.optimiser, settings.negatives, _memory(plan)
-    num_steps = -(-len(mentions) // optimiser.batch_size)
-    num_texts = optimiser.batch_size * (negatives.num_negatives + 1)
-    left_out = f"{mentions.num_nil:,} NIL and {mentions.num_outside:,} with golds outside it are left out"
-    mining = f"{negatives.num_hard} hard negatives a mention, refresh {negatives.refresh}"
-    return [
-        ("mentions", f"{len(mentions):,} with a gold in the KB; {left_out}"),
-        (
-            "steps",
-            f"{num_steps:,} an epoch, {num_steps * optimiser.epochs:,} in all, of at most {num_texts:,} entities",
-        ),
-        ("mining", mining if negatives.num_hard else "none: random negatives"),
-        ("memory of a worker", f"{human_bytes(memory.total)}, simulated for texts as long as they may be"),
-        *((f"  {name}", human_bytes(size)) for name, size in memory.parts.items()),
-        ("already done", "yes" if plan.done else "no"),
-    ]
+from pel_ray.artifacts import Input, Request, finished
+from pel_ray.encoder import SETTINGS_FILE, ModelSettings, Precision, load_parts
+from pel_ray.errors import ArtifactError, SettingsError
+from pel_ray.golds import GoldMentions, gold_mentions
+from pel_ray.names import namesakes_of
+from pel_ray.objective import ObjectiveSettings
+from pel_ray.optimiser import OptimiserSettings
+from pel_ray.runtime import Ask, Resources
+from pel_ray.search import PoolFilter
+from pel_ray.spec import Settings
+from pel_ray.steps.importing import Path
+from pel_ray.storage import locate
+from pel_ray.tables import DataSet
+from pel_ray.training_data import NegativeSettings
 
 
-def _memory(plan: TrainPlan) -> StepMemory:
-    from transformers import AutoConfig
+class ValidationSettings(Settings):
+    """How training is watched."""
 
-    settings, parts = plan.settings, plan.parts
-    config = AutoConfig.from_pretrained(parts.tower_folder("entity"))
-    if parts.settings.layers is not None and not parts.is_saved:
-        config.num_hidden_layers = parts.settings.layers
-    objective = settings.objective
-    if objective.chunk_tokens == "auto":
-        objective = objective.model_copy(update={"chunk_tokens": CPU_CHUNK_TOKENS})
-    return step_memory(
-        config,
-        objective,
-        mention_length=parts.settings.text.mention_length,
-        entity_length=parts.settings.text.entity_length,
-        micro_batch=min(settings.optimiser.micro_batch, PLANNED_MENTIONS),
-        num_negatives=settings.negatives.num_negatives,
-        half_precision=settings.precision in ("fp16", "bf16"),
-    )
+    validation_split: str = "validation"
+    """Whose mentions choose the best epoch."""
+    validation_mentions: int | None = Field(default=None, ge=1)
+    """At most so many of them, always the same."""
+    validate_every: int = Field(default=1, ge=1)
+    """Epochs from one validation to the next; the last epoch always has one."""
+
+
+class TrainSettings(Settings):
+    """How a retriever is trained; the defaults are the paper's."""
+
+    data: Path
+    """Data set folder with kb/ and mentions/."""
+    out: Path
+    """Folder for the run; its model/ is what you want."""
+    model: ModelSettings = ModelSettings()
+    """Where it starts."""
+    objective: ObjectiveSettings = ObjectiveSettings()
+    """What it makes smaller."""
+    negatives: NegativeSettings = NegativeSettings()
+    """What it is trained against."""
+    optimiser: OptimiserSettings = OptimiserSettings()
+    """How it learns."""
+    validation: ValidationSettings = ValidationSettings()
+    """How it is watched."""
+    vectors: Path | None = None
+    """Vectors of the KB by the pel-ray model folder it starts with: the first round then need not encode it."""
+    split: str = "train"
+    """Whose mentions it learns from."""
+    max_outside: float = Field(default=0.5, ge=0, le=1)
+    """Share of mentions whose golds the KB may lack; they are left out, and more of them refused."""
+    precision: Precision = "auto"
+    """Of the computation; auto: bf16 or fp16 where the hardware has it, else fp32."""
+    checkpoint_steps: int = Field(default=500, ge=1)
+    """Steps from one checkpoint to the next; each epoch ends with one too."""
+    keep_checkpoints: int = Field(default=2, ge=1)
+    """Checkpoints that are kept."""
+    log_steps: int = Field(default=10, ge=1)
+    """Steps that a line of metrics.jsonl is the mean of."""
+    seed: int = Field(default=13, ge=0)
+    """Decides the order of mentions, the negatives and the dropout."""
+    resources: Resources = Resources()
+    """With what it runs."""
+    overwrite: bool = False
+    """Replace a run of other data or settings."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _dot_for_ce(cls, given: Any) -> Any:
+        """The paper scores with the dot product when it trains with CE; who says otherwise gets that."""
+        if isinstance(given, dict) and _at(given, "objective", "loss", "kind") == "ce":
+            model = given.get("model", {})
+            is_saved = isinstance(model, dict) and (pathlib.Path(model.get("encoder", "")) / SETTINGS_FILE).is_file()
+            if isinstance(model, dict) and "similarity" not in model and not is_saved:
+                return given | {"model": model | {"similarity": "dot"}}
+        return given
+
+
+def _at(given: Any, *path: str) -> Any:
+    for name in path:
+        given = given.get(name) if isinstance(given, dict) else getattr(given, name, None)
+    return given
+
+
+class TrainPlan:
+    """What is to be trained, checked before anything starts."""
+
+    def __init__(self, settings: TrainSettings) -> None:
+        self.settings = settings
+        self.data = DataSet.open(locate(settings.data))
+        self.out = locate(settings.out)
+        if not self.out.is_local:
+            raise SettingsError(f"{settings.out}: a run appends to its files. Expected a local or mounted folder")
+        self.parts = load_parts(settings.model)
+        splits = self.data.mentions.manifest.counts["splits"]
+        for split in (settings.split, settings.validation.validation_split):
+            if split not in splits:
+                raise ArtifactError(
+                    f"{self.data.mentions.folder} has no split {split!r}, only {', '.join(splits)}. "
+                    "Name others with --split and --validation-split"
+                )
+        names = "data out vectors overwrite resources checkpoint_steps keep_checkpoints log_steps model"
+        # The chunk changes no result but the dropout, and lowering it is what helps when memory runs out.
+        free: dict[str, Any] = dict.fromkeys(names.split(), True) | {"objective": {"chunk_tokens"}}
+        self.request = Request(
+            kind="run",
+            inputs={
+                "kb": self.data.kb.as_input,
+                "mentions": self.data.mentions.as_input,
+                "mention model": Input(path=str(self.parts.folder), digest=self.parts.digest("mention")),
+                "entity model": Input(path=str(self.parts.folder), digest=self.parts.digest("entity")),
+            },
+            settings=settings.model_dump(mode="json", exclude=free)
+            | {"model": self.parts.settings.model_dump(mode="json", exclude={"encoder"})},
+        )
+        self.done = finished(self.out, self.request, overwrite=settings.overwrite)
+
+    def mentions(self) -> GoldMentions:
+        """Those of the split that have a gold in the KB."""
+        found = gold_mentions(self.data.mentions, self.data.kb, self.settings.split)
+        num_golden = len(found) - found.num_nil
+        if num_golden and found.num_outside / num_golden > self.settings.max_outside:
+            raise ArtifactError(
+                f"{self.data.mentions.folder}: the KB lacks the golds of {found.num_outside:,} of {num_golden:,} "
+                f"training mentions ({found.num_outside / num_golden:.0%}). Is it the right KB? Else raise "
+                "--max-outside"
+            )
+        some = found.only(number for number, golds in enumerate(found.golds) if golds)
+        if not len(some):
+            raise ArtifactError(f"{self.data.mentions.folder} has no training mention with a gold in the KB")
+        return some
+
+    def namesakes(self, mentions: GoldMentions) -> list[np.ndarray]:
+        """For each mention the entities that share a name with a gold, which are no negatives of it."""
+        if self.settings.negatives.keep_namesakes:
+            return [np.zeros(0, np.int64)] * len(mentions)
+        return namesakes_of(self.data.kb, mentions.golds)
+
+    def check_enough(self, mentions: GoldMentions, namesakes: list[np.ndarray], pools: PoolFilter | None) -> None:
+        """Refuses now what would stop in the middle of an epoch: a mention with too few entities to draw from."""
+        wanted, num_entities = self.settings.negatives.num_negatives, self.data.kb.num_rows
+        sizes = None if pools is None else np.bincount(pools.of_entity)
+        for number, golds in enumerate(mentions.golds):
+            excluded = np.union1d(golds, namesakes[number])
+            if pools is not None and sizes is not None:
+                pool = pools.of_query[number]
+                num_left = sizes[pool] - (pools.of_entity[excluded] == pool).sum()
+            else:
+                num_left = num_entities - len(excluded)
+            if num_left < wanted:
+                raise SettingsError(
+                    f"mention {mentions.ids[number]} has only {num_left:,} entities to draw negatives from, "
+                    f"num_negatives is {wanted:,}. Lower --num-negatives, or use --pool all"
+                )
+
+    def check_workers(self, ask: Ask) -> None:
+        optimiser = self.settings.optimiser
+        num_parts = -(-optimiser.batch_size // optimiser.micro_batch)
+        if ask.workers > num_parts:
+            raise SettingsError(
+                f"{ask.workers} workers share the micro-batches of a step, but batch_size {optimiser.batch_size} has "
+                f"only {num_parts} of {optimiser.micro_batch} mentions. Lower --micro-batch to "
+                f"{max(optimiser.batch_size // ask.workers, 1)}, or ask for fewer workers"
+            )

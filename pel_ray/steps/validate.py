@@ -8,10 +8,13 @@ from pel_ray.artifacts import Input, Request, building, finished, read_manifest
 from pel_ray.chance import position
 from pel_ray.errors import ArtifactError
 from pel_ray.golds import gold_mentions
+from pel_ray.metrics import gold_ranks
+from pel_ray.provenance import mention_model
 from pel_ray.runtime import Workers
 from pel_ray.steps.importing import Outcome
-from pel_ray.steps.searching import DataSet, Pool, Search, mention_model, pool_filter, pool_sizes
+from pel_ray.steps.searching import Pool, Search, pool_filter, pool_sizes
 from pel_ray.storage import Location
+from pel_ray.tables import DataSet
 from pel_ray.vectors import VectorFolder
 
 RECALL_AT = (1, 4, 16, 64)
@@ -53,9 +56,8 @@ def validate(
         search = Search(work, within, within.ask, "auto")
         queries = search.encode(data.mentions, np.array(mentions.rows), parts)
         for first, _, hits in search.run(vectors, queries, k, pools):
-            for number, rows in enumerate(hits.rows_QK, start=first):
-                found = np.flatnonzero(np.isin(rows, mentions.golds[number]))
-                ranks[number] = found[0] + 1 if len(found) else 0
+            here = slice(first, first + len(hits.rows_QK))
+            ranks[here] = gold_ranks(hits.rows_QK, mentions.golds[here])
         work.counts |= {
             "rows": len(mentions),
             "gold not in the KB": sum(not golds for golds in mentions.golds),

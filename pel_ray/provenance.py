@@ -1,0 +1,43 @@
+"""What vectors were made from: their KB and their model, found again and checked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pel_ray.encoder import SETTINGS_FILE, ModelSettings, Parts, load_parts
+from pel_ray.errors import ArtifactError
+from pel_ray.tables import TableFolder
+from pel_ray.vectors import VectorFolder
+
+
+def check_same_kb(vectors: VectorFolder, kb: TableFolder) -> None:
+    found = vectors.manifest.request.inputs["kb"]
+    if found.digest != kb.manifest.request.fingerprint:
+        raise ArtifactError(
+            f"{vectors.folder} holds vectors of another KB ({found.path}), or of an older state of {kb.folder}. "
+            "Encode this one with encode-kb (--reuse keeps what has not changed)"
+        )
+
+
+def mention_model(vectors: VectorFolder, encoder: str | None, mention_length: int | None) -> Parts:
+    """The model whose mention tower goes with the vectors; another entity tower is refused."""
+    parts = load_parts(model_of(vectors, encoder, mention_length))
+    found = vectors.manifest.request.inputs["model"]
+    if parts.digest("entity") != found.digest:
+        raise ArtifactError(
+            f"{vectors.folder} was encoded with another model than {parts.folder}: vectors of two models do not "
+            "compare. Encode the KB with this one (encode-kb --encoder), or name the model that made them"
+        )
+    return parts
+
+
+def model_of(vectors: VectorFolder, encoder: str | None = None, mention_length: int | None = None) -> ModelSettings:
+    """The settings of the model that made the vectors, which may have moved to another folder since."""
+    manifest = vectors.manifest.request
+    settings = dict(manifest.settings["model"]) | {"encoder": encoder or manifest.inputs["model"].path}
+    if mention_length is not None:
+        settings["text"] = settings["text"] | {"mention_length": mention_length}
+    elif (Path(settings["encoder"]) / SETTINGS_FILE).is_file():
+        # A saved model knows its own mention length.
+        return ModelSettings(encoder=settings["encoder"])
+    return ModelSettings.model_validate(settings)

@@ -1,0 +1,269 @@
+"""evaluate: how well a retriever finds the golds of a split, beside baselines, and how well its scores tell NIL."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import Field
+
+from pel_ray.arrays import read_array
+from pel_ray.artifacts import Input, Request, Work, building, finished, read_manifest
+from pel_ray.baselines import dictionary_hits, tfidf_hits
+from pel_ray.confusions import confusions
+from pel_ray.errors import ArtifactError, SettingsError
+from pel_ray.evaluation import Evaluation, Judged
+from pel_ray.golds import GoldMentions, gold_mentions
+from pel_ray.index import Index
+from pel_ray.metrics import RECALL_AT, GoldPolicy
+from pel_ray.nil import NilThreshold, read_threshold, store_threshold
+from pel_ray.provenance import check_same_kb, mention_model
+from pel_ray.runtime import Resources, Workers
+from pel_ray.search import Device, Hits, PoolFilter
+from pel_ray.spec import Settings
+from pel_ray.steps.importing import Outcome, Path
+from pel_ray.steps.searching import Pool, Search, pool_filter, pool_sizes
+from pel_ray.steps.sharded import at_work
+from pel_ray.storage import locate
+from pel_ray.tables import DataSet
+from pel_ray.vectors import VectorFolder
+
+MAX_TFIDF_ENTITIES = 200_000
+"""Above this, TF-IDF takes longer than the retriever; asked for by name, it runs all the same."""
+HITS_SCHEMA = pa.schema(
+    [
+        ("mention_row", pa.int64()),
+        ("entity_rows", pa.list_(pa.int64())),
+        ("scores", pa.list_(pa.float32())),
+        ("gold_rows", pa.list_(pa.int64())),
+        ("gold_rank", pa.int64()),
+        ("is_nil", pa.bool_()),
+    ]
+)
+BASELINES = {"dictionary": dictionary_hits, "tf-idf": tfidf_hits}
+
+
+class EvaluateSettings(Settings):
+    """What is measured, and how golds are counted."""
+
+    data: Path
+    """Data set folder with kb/ and mentions/."""
+    vectors: Path
+    """The KB's vectors, as encode-kb makes them; or a training run, which has those of its model."""
+    out: Path
+    """Folder (or URI) for the evaluation."""
+    index: Path | None = None
+    """Search through this index; by default exactly."""
+    encoder: str | None = None
+    """The model that encodes the mentions; by default the one that made the vectors."""
+    split: str = "test"
+    """Whose mentions are searched for."""
+    train_split: str = "train"
+    """Whose golds count as seen."""
+    pool: Pool = "auto"
+    """Entities a mention competes with: all, or those of its world; auto: its world where the KB has worlds."""
+    golds: GoldPolicy = "any"
+    """Of a mention with several golds: any one is enough, or all must be found."""
+    baselines: Annotated[list[Literal["auto", "none", "dictionary", "tf-idf"]], Field(min_length=1)] = ["auto"]
+    """What to compare with: dictionary, tf-idf; auto: both, without tf-idf for a KB of more than 200,000."""
+    tune_nil: bool = False
+    """Choose the NIL threshold on this split (the one with the highest F1) and store it in the model."""
+    nil: bool = False
+    """Judge NIL by the threshold in the model, or stop if it has none; by default it is used where there is one."""
+    resamples: int = Field(default=1000, ge=10)
+    """Resamples of documents that the 95% intervals come from."""
+    device: Device = "auto"
+    """Where the search runs."""
+    resources: Resources = Resources()
+    """With what it runs."""
+    overwrite: bool = False
+    """Replace a finished evaluation of other inputs or settings."""
+
+
+def evaluate(settings: EvaluateSettings, within: Workers | None = None) -> Outcome:
+    """Evaluates what is not evaluated yet and finishes the folder."""
+    plan = EvaluatePlan(settings)
+    out = locate(settings.out)
+    done = finished(out, plan.request, overwrite=settings.overwrite)
+    if done is None:
+        mentions = plan.mentions()
+        with at_work(settings.resources, within) as (carrier, ask), building(out, plan.request, resumable=True) as work:
+            search = Search(work, carrier, ask, settings.device)
+            _evaluate(plan, mentions, search, work)
+            work.counts["seconds"] = search.seconds
+    manifest = read_manifest(out)
+    if settings.tune_nil:
+        store_threshold(plan.parts.folder, NilThreshold(**manifest.counts["chosen threshold"]))
+    return Outcome(out, manifest, is_new=done is None)
+
+
+def read_evaluation(outcome: Outcome) -> dict[str, Any]:
+    """What an evaluation found: evaluation-….json of its folder."""
+    (name,) = (name for name in outcome.manifest.files if name.startswith("evaluation-"))
+    content: dict[str, Any] = json.loads((outcome.folder / name).read_bytes())
+    return content
+
+
+class EvaluatePlan:
+    """What is to be measured, checked before anything starts."""
+
+    def __init__(self, settings: EvaluateSettings) -> None:
+        self.settings = settings
+        self.data = DataSet.open(locate(settings.data))
+        self.vectors = VectorFolder.open(locate(settings.vectors))
+        check_same_kb(self.vectors, self.data.kb)
+        if self.vectors.manifest.counts.get("entities", self.data.kb.num_rows) < self.data.kb.num_rows:
+            raise ArtifactError(
+                f"{self.vectors.folder} holds only {self.vectors.manifest.counts['entities']:,} of "
+                f"{self.data.kb.num_rows:,} entities. Encode the whole KB to evaluate"
+            )
+        self.parts = mention_model(self.vectors, settings.encoder, None)
+        self.index = self._index() if settings.index else None
+        self.threshold = None if settings.tune_nil else read_threshold(self.parts.folder)
+        if settings.tune_nil and not self.parts.is_saved:
+            raise SettingsError(
+                f"{self.parts.folder} is not a pel-ray model folder, so no threshold can be stored in it. Train one, "
+                "or encode with a saved model"
+            )
+        if settings.nil and self.threshold is None:
+            raise ArtifactError(
+                f"{self.parts.folder} has no NIL threshold. Choose one first: pel-ray evaluate {settings.data} "
+                f"--vectors {settings.vectors} --split validation --tune-nil --out ..."
+            )
+        self.baselines = self._baselines()
+        self.request = self._request()
+
+    def _index(self) -> Index:
+        index = Index.open(locate(self.settings.index or ""))
+        made_from = index.manifest.request.inputs["vectors"]
+        if made_from.digest != self.vectors.as_input.digest:
+            raise ArtifactError(
+                f"{index.folder} was built from other vectors ({made_from.path}) than {self.vectors.folder}. "
+                "Build it again with pel-ray index, or bring it up to date with --update"
+            )
+        return index
+
+    def _baselines(self) -> list[str]:
+        asked = self.settings.baselines
+        if "none" in asked:
+            return []
+        if "auto" not in asked:
+            return [name for name in BASELINES if name in asked]
+        is_small = self.data.kb.num_rows <= MAX_TFIDF_ENTITIES
+        return ["dictionary", "tf-idf"] if is_small else ["dictionary"]
+
+    def _request(self) -> Request:
+        inputs = {
+            "kb": self.data.kb.as_input,
+            "mentions": self.data.mentions.as_input,
+            "vectors": self.vectors.as_input,
+            "model": Input(path=str(self.parts.folder), digest=self.parts.digest("mention")),
+        }
+        if self.index:
+            inputs["index"] = Input(path=str(self.index.folder), digest=self.index.manifest.request.fingerprint)
+        names = {"split", "train_split", "pool", "golds", "tune_nil", "resamples"}
+        return Request(
+            kind="evaluation",
+            inputs=inputs,
+            settings=self.settings.model_dump(mode="json", include=names)
+            | {"baselines": self.baselines, "threshold": self.threshold.threshold if self.threshold else None},
+        )
+
+    def mentions(self) -> GoldMentions:
+        """All of the split, NIL ones too."""
+        found = gold_mentions(self.data.mentions, self.data.kb, self.settings.split)
+        if not len(found):
+            splits = ", ".join(self.data.mentions.manifest.counts["splits"])
+            raise ArtifactError(
+                f"{self.data.mentions.folder} has no mention of split {self.settings.split!r}. Its splits are {splits}"
+            )
+        if self.settings.tune_nil and found.num_nil in (0, len(found)):
+            raise ArtifactError(
+                f"{self.data.mentions.folder}: {found.num_nil:,} of {len(found):,} mentions of split "
+                f"{self.settings.split!r} are NIL. A threshold needs both; `pel-ray okb` makes a data set with NILs"
+            )
+        return found
+
+    @property
+    def num_hits(self) -> int:
+        return min(max(RECALL_AT), self.data.kb.num_rows)
+
+
+def _evaluate(plan: EvaluatePlan, mentions: GoldMentions, search: Search, work: Work) -> None:
+    settings = plan.settings
+    pools = pool_filter(settings.pool, plan.data.kb, mentions)
+    if pools is not None and plan.index is not None:
+        raise SettingsError("an index is searched as a whole, not by world. Use --pool all, or leave --index out")
+    hits = _searched(plan, mentions, pools, search)
+    texts = [name for table in plan.data.mentions.tables(["mention"]) for name in table["mention"].to_pylist()]
+    names = [texts[row] for row in mentions.rows]
+    systems = {"retriever": hits}
+    for baseline in plan.baselines:
+        systems[baseline] = BASELINES[baseline](plan.data.kb, names, plan.num_hits, pools)
+    judged = {name: Judged.of(found, mentions, settings.golds) for name, found in systems.items()}
+    evaluation = Evaluation(plan.data, mentions, settings.train_split, settings.resamples)
+    content: dict[str, Any] = {
+        "data": str(plan.data.kb.folder.parent),
+        "split": settings.split,
+        "model": str(plan.parts.folder),
+        "vectors": str(plan.vectors.folder),
+        "index": str(plan.index.folder) if plan.index else None,
+        "policy": {
+            "pool": pool_sizes(pools, plan.data.kb.num_rows),
+            "golds": settings.golds,
+            "gold not in the KB": "wrong",
+            "search": "exact" if plan.index is None else str(plan.index.manifest.counts["kind"]),
+        },
+        "mentions": len(mentions),
+        "NIL mentions": mentions.num_nil,
+        "gold not in the KB": mentions.num_outside,
+        "systems": {name: evaluation.rows(found) for name, found in judged.items()},
+    }
+    chosen = evaluation.choose_threshold(judged["retriever"]) if settings.tune_nil else None
+    threshold = plan.threshold
+    if chosen:
+        threshold = NilThreshold(
+            **chosen, data=content["data"], split=settings.split, vectors=plan.vectors.as_input.digest
+        )
+        work.counts["chosen threshold"] = threshold.__dict__
+    content |= {
+        "nil": evaluation.nil(judged["retriever"], threshold),
+        "reliability": evaluation.reliability(judged["retriever"]),
+        "confusions": confusions(plan.data, mentions, judged["retriever"]),
+    }
+    with work.writing("evaluation", ".json") as stream:
+        stream.write(json.dumps(content, indent=1, ensure_ascii=False).encode())
+    with work.writing("hits", ".parquet") as stream, pq.ParquetWriter(stream, HITS_SCHEMA) as writer:
+        for table in _hit_tables(mentions, judged["retriever"]):
+            writer.write_table(table)
+    work.counts |= {"rows": len(mentions)} | {
+        name: content["systems"]["retriever"][0][name]["value"] for name in ("recall@1", "MRR")
+    }
+
+
+def _searched(plan: EvaluatePlan, mentions: GoldMentions, pools: PoolFilter | None, search: Search) -> Hits:
+    queries = search.encode(plan.data.mentions, np.array(mentions.rows), plan.parts)
+    if plan.index is not None:
+        plan.index.check_model(plan.parts.digest("entity"), plan.parts.settings.similarity)
+        return plan.index.search(np.concatenate([read_array(file) for file in queries]), plan.num_hits)
+    found = [hits for _, _, hits in search.run(plan.vectors, queries, plan.num_hits, pools)]
+    return Hits(np.concatenate([part.scores_QK for part in found]), np.concatenate([part.rows_QK for part in found]))
+
+
+def _hit_tables(mentions: GoldMentions, judged: Judged, rows_at_once: int = 8192) -> Iterator[pa.Table]:
+    for begin in range(0, len(mentions), rows_at_once):
+        some = slice(begin, begin + rows_at_once)
+        columns = [
+            mentions.rows[some],
+            judged.hits.rows_QK[some].tolist(),
+            judged.hits.scores_QK[some].tolist(),
+            mentions.golds[some],
+            judged.ranks_Q[some],
+            mentions.is_nil[some],
+        ]
+        yield pa.table([pa.array(values, field.type) for values, field in zip(columns, HITS_SCHEMA, strict=True)],
+                       schema=HITS_SCHEMA)  # fmt: skip

@@ -1,0 +1,267 @@
+"""The rounds of a training: mine, train an epoch, validate, until the best model stands in its folder."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import shutil
+import time
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from pel_ray import console
+from pel_ray.artifacts import MANIFEST, Work, read_manifest
+from pel_ray.encoder import ModelSettings, load_model, load_parts, save_whole
+from pel_ray.epoch_trainer import EpochTrainer, TrainJob
+from pel_ray.golds import GoldMentions
+from pel_ray.negative_folder import NegativeFolder
+from pel_ray.plots import plot_run, read_metrics, write_events
+from pel_ray.runtime import Ask, Workers
+from pel_ray.search import PoolFilter
+from pel_ray.steps.data_parallel import train_on_many
+from pel_ray.steps.encode_kb import EncodePlan, EncodeSettings, encode_kb
+from pel_ray.steps.mine import MineSettings, mine
+from pel_ray.steps.sharded import finish_shards
+from pel_ray.steps.train_plan import TrainPlan
+from pel_ray.steps.train_progress import following
+from pel_ray.steps.validate import validate
+from pel_ray.storage import Location, join, locate
+from pel_ray.training_source import TrainingSource
+from pel_ray.vectors import Shard, VectorFolder
+
+METRICS = "metrics.jsonl"
+EXTRA_HARD = 2
+"""Mined for each hard negative asked for, so that epochs draw different ones."""
+
+
+class Rounds:
+    """Mine, train an epoch, validate; every part is a folder of its own that a rerun finds finished."""
+
+    def __init__(self, plan: TrainPlan, mentions: GoldMentions, work: Work, carrier: Workers, ask: Ask) -> None:
+        self._plan, self._mentions, self._work, self._carrier, self._ask = plan, mentions, work, carrier, ask
+        self._settings = plan.settings
+        self._state = work.folder / f"state-{work.tag}"
+        self._state.make_folder()
+        self._tokens = work.folder / "tokens"
+        self._metrics = pathlib.Path(work.folder.path) / METRICS
+        self._negatives: NegativeFolder | None = None
+        self.recalls: dict[int, dict[str, Any]] = {}
+        self._receipts: list[dict[str, Any]] = []
+        self._round_seconds: list[float] = []
+
+    def run(self, namesakes: list[np.ndarray], pools: PoolFilter | None) -> None:
+        settings = self._settings
+        job = self._job(self._prepare(namesakes, pools))
+        self._validate(0)
+        for epoch in range(settings.optimiser.epochs):
+            began = time.monotonic()
+            if settings.negatives.num_hard and epoch % settings.negatives.mine_every == 0:
+                self._mine(epoch)
+            receipt = self._train(job, epoch)
+            is_last = epoch + 1 == settings.optimiser.epochs
+            if is_last or (epoch + 1) % settings.validation.validate_every == 0:
+                self._validate(epoch + 1)
+            self._say(epoch, receipt, time.monotonic() - began)
+            write_events(self._metrics, self._metrics.parent / "tensorboard", epoch)
+        self._finish()
+
+    def _prepare(self, namesakes: list[np.ndarray], pools: PoolFilter | None) -> TrainingSource:
+        """The untrained model as a folder, the KB's word pieces, and the arrays that workers map."""
+        plan, settings = self._plan, self._settings
+        model = pathlib.Path(self._state.path) / f"model-000-{self._work.tag}"
+        if not model.exists():
+            save_whole(load_model(settings.model), model)
+        encode_plan = EncodePlan(self._encode_settings(0))
+        if encode_plan.tokens_done is None:
+            self._encode(0)
+        token_request = encode_plan.token_request
+        names = sorted(name for name in self._tokens.names() if token_request.fingerprint[:8] in name)
+        source = TrainingSource(
+            folder=self._state,
+            tag=self._work.tag,
+            num_entities=plan.data.kb.num_rows,
+            token_files=[self._tokens / name for name in names if name.endswith(".arrow")],
+        )
+        texts = load_parts(ModelSettings(encoder=str(model))).texts
+        pool_of = (pools.of_entity, pools.of_query) if pools else (None, None)
+        source.prepare(plan.data.mentions, self._mentions, namesakes, texts, *pool_of)
+        return source
+
+    def _job(self, source: TrainingSource) -> TrainJob:
+        settings = self._settings
+        return TrainJob(
+            folder=self._state,
+            tag=self._work.tag,
+            threads=self._ask.cpus,
+            source=source,
+            model=ModelSettings(encoder=self._model(0)),
+            objective=settings.objective,
+            negatives=settings.negatives,
+            optimiser=settings.optimiser,
+            precision=settings.precision,
+            checkpoint_steps=settings.checkpoint_steps,
+            keep_checkpoints=settings.keep_checkpoints,
+            log_steps=settings.log_steps,
+            seed=settings.seed,
+            metrics=self._metrics,
+        )
+
+    def _model(self, epoch: int) -> str:
+        return str(pathlib.Path(self._state.path) / f"model-{epoch:03d}-{self._work.tag}")
+
+    def _encode_settings(self, epoch: int, only: str | None = None) -> EncodeSettings:
+        kind = "pool" if only else "vectors"
+        return EncodeSettings(
+            kb=join(self._settings.data, "kb"),
+            out=str((self._state / f"{kind}-{epoch:03d}").path),
+            tokens=str(self._tokens.path),
+            model=ModelSettings(encoder=self._model(epoch)),
+            only=only,
+            reuse=self._settings.vectors if epoch == 0 else None,
+            resources=self._settings.resources,
+        )
+
+    def _encode(self, epoch: int, only: str | None = None) -> VectorFolder:
+        """Vectors of the model after so many epochs; a frozen entity tower gives the same after any."""
+        if self._settings.negatives.refresh == "frozen":
+            epoch = 0
+        outcome = encode_kb(self._encode_settings(epoch, only), self._carrier)
+        return VectorFolder.open(outcome.folder)
+
+    def _mine(self, epoch: int) -> None:
+        out = self._state / f"negatives-{epoch:03d}"
+        if not _is_finished(out):
+            self._mine_now(epoch, out)
+        self._negatives = NegativeFolder.open(out)
+
+    def _mine_now(self, epoch: int, out: Location) -> None:
+        settings = self._settings.negatives
+        is_full = epoch % (settings.mine_every * settings.full_every) == 0 or settings.refresh != "pool"
+        whole = self._state / f"vectors-{epoch:03d}"
+        if is_full or self._negatives is None or (whole / "manifest.json").is_file():
+            vectors = self._encode(epoch)
+        else:
+            vectors = self._encode(epoch, only=self._negatives.folder.path)
+        mine(
+            MineSettings.model_validate(
+                {
+                    "data": self._settings.data,
+                    "vectors": vectors.folder.path,
+                    "out": out.path,
+                    "encoder": self._model(epoch),
+                    "split": self._settings.split,
+                    "num_negatives": min(settings.num_hard * EXTRA_HARD, self._plan.data.kb.num_rows - 1),
+                    "pool": settings.pool,
+                    "filter": {"keep_namesakes": settings.keep_namesakes},
+                    "resources": self._settings.resources,
+                }
+            ),
+            self._carrier,
+        )
+        shutil.rmtree(pathlib.Path(self._state.path) / f"pool-{epoch:03d}", ignore_errors=True)
+
+    def _train(self, job: TrainJob, epoch: int) -> dict[str, Any]:
+        job = replace(job, source=replace(job.source, negatives=self._negatives))
+        shard = Shard(epoch, epoch, epoch + 1)
+        num_steps = -(-len(self._mentions) // self._settings.optimiser.batch_size)
+        with following(self._metrics, epoch, num_steps, self._settings.optimiser.epochs):
+            if self._ask.workers > 1 or not self._ask.is_local:
+                self._carrier.stop()
+                receipt = train_on_many(job, shard, self._ask)
+            else:
+                (receipt,) = finish_shards(self._carrier, EpochTrainer, job, [shard], lambda *_: None)
+        self._receipts.append(receipt)
+        return receipt
+
+    def _validate(self, epoch: int) -> None:
+        watched, out = self._settings.validation, self._state / f"validation-{epoch:03d}"
+        if not _is_finished(out):
+            validate(
+                self._plan.data,
+                self._encode(epoch),
+                self._model(epoch),
+                out,
+                split=watched.validation_split,
+                num_mentions=watched.validation_mentions,
+                pool=self._settings.negatives.pool,
+                within=self._carrier,
+            )
+        counts = read_manifest(out).counts
+        self.recalls[epoch] = {name: value for name, value in counts.items() if name.startswith("recall@")}
+        if epoch not in {line["epoch"] for line in read_metrics(self._metrics)[1]}:
+            num_steps = -(-len(self._mentions) // self._settings.optimiser.batch_size)
+            with open(self._metrics, "a") as file:
+                line = {"step": epoch * num_steps, "epoch": epoch, "validation": self.recalls[epoch]}
+                file.write(json.dumps(line) + "\n")
+        shown = ", ".join(f"{name} {value:.3f}" for name, value in self.recalls[epoch].items())
+        when = f"after epoch {epoch}" if epoch else "before training"
+        console.say(f"validation {when}: {shown} ({counts['rows']:,} mentions, {counts['pool']})")
+        self._drop_vectors(keep={epoch, self._best})
+
+    @property
+    def _best(self) -> int:
+        """The epoch that validates best, of equal ones the first."""
+        return max(self.recalls, key=lambda epoch: (self.recalls[epoch]["recall@1"], -epoch))
+
+    def _drop_vectors(self, keep: set[int]) -> None:
+        """Those of other epochs: for a KB of millions they are gigabytes each. A frozen tower has only the first."""
+        if keep and self._settings.negatives.refresh == "frozen":
+            return
+        for folder in pathlib.Path(self._state.path).glob("vectors-???"):
+            if int(folder.name.removeprefix("vectors-")) not in keep:
+                shutil.rmtree(folder)
+
+    def _say(self, epoch: int, receipt: dict[str, Any], seconds: float) -> None:
+        self._round_seconds.append(round(seconds, 1))
+        lines = [line for line in read_metrics(self._metrics)[0] if epoch < line["epoch"] <= epoch + 1]
+        loss = sum(line["loss"] for line in lines) / len(lines)
+        console.say(
+            f"epoch {epoch + 1} of {self._settings.optimiser.epochs}: loss {loss:.4f}, {receipt['steps']:,} "
+            f"steps in {receipt['seconds']:.0f} s; the round {seconds:.0f} s, of which starting to train took "
+            f"{receipt['start_seconds']:.1f} s"
+        )
+
+    def _finish(self) -> None:
+        best = self._best
+        folder = pathlib.Path(self._work.folder.path)
+        shutil.rmtree(folder / "model", ignore_errors=True)
+        shutil.copytree(self._model(best), folder / "model")
+        for file in sorted((folder / "model").rglob("*")):
+            if file.is_file():
+                self._work.count(file.relative_to(folder).as_posix())
+        self._encode_best(best)
+        plot_run(folder / METRICS, folder)
+        for name in (METRICS, "training.png"):
+            self._work.count(name)
+        num_missing = int(sum(line["missing_hard"] for line in read_metrics(self._metrics)[0]))
+        self._work.counts |= {
+            "rows": len(self._mentions),
+            "mentions left out: NIL": self._mentions.num_nil,
+            "mentions left out: gold not in the KB": self._mentions.num_outside,
+            "best epoch": best,
+            "validation before training": self.recalls[0],
+            "validation of the best epoch": self.recalls[best],
+            "steps": sum(receipt["steps"] for receipt in self._receipts),
+            "training seconds": round(sum(receipt["seconds"] for receipt in self._receipts), 1),
+            "round seconds": self._round_seconds,
+            "hard negatives missing, filled with random ones": num_missing,
+            "worker peak memory bytes": max(receipt["peak_memory_bytes"] for receipt in self._receipts),
+            "workers": str(self._ask),
+        }
+
+    def _encode_best(self, best: int) -> None:
+        """The KB by the model that was kept: what evaluating, indexing and linking start from."""
+        validated = 0 if self._settings.negatives.refresh == "frozen" else best
+        found = self._encode_settings(validated)
+        model = str(pathlib.Path(self._work.folder.path) / "model")
+        asked = {"out": str((self._work.folder / "vectors").path), "model": ModelSettings(encoder=model)}
+        reuse = found.out if _is_finished(locate(found.out)) else None
+        encode_kb(found.model_copy(update=asked | {"reuse": reuse}), self._carrier)
+        self._drop_vectors(keep=set())
+
+
+def _is_finished(folder: Location) -> bool:
+    """A finished part of this run, by its name: what it was made from may be gone."""
+    return (folder / MANIFEST).is_file()
