@@ -57,8 +57,9 @@ class Evaluation:
     def rows(self, judged: Judged) -> list[dict[str, Any]]:
         """One row of figures for each group; NIL mentions have no gold to find and belong to none."""
         figures = Figures.of(judged.ranks_Q, judged.hits.rows_QK.shape[1])
-        found = self._bootstrap.rows(figures, {name: mask for _, name, mask in self._groups})
-        rows = [{"group": group, "name": name} | found[name] for group, name, _ in self._groups]
+        # A world may have the name of a type.
+        found = self._bootstrap.rows(figures, {(group, name): mask for group, name, mask in self._groups})
+        rows = [{"group": group, "name": name} | row for (group, name), row in found.items()]
         worlds = {name: mask for group, name, mask in self._groups if group == "world"}
         if len(worlds) > 1:
             macro = self._bootstrap.macro(figures, worlds)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 RECALL_AT = (1, 2, 4, 8, 16, 32, 64)
 RESAMPLES_AT_ONCE = 100
+K = TypeVar("K")
 GoldPolicy = Literal["any", "all"]
 """Of several golds, one is enough, or all of them must be found."""
 
@@ -65,7 +66,7 @@ class Bootstrap:
         self._num_documents = int(self._document_Q.max()) + 1 if len(names) else 0
         self._num_resamples, self._seed = num_resamples, seed
 
-    def rows(self, figures: Figures, groups: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
+    def rows(self, figures: Figures, groups: Mapping[K, np.ndarray]) -> dict[K, dict[str, Any]]:
         """For each group of mentions (a mask) its figures, each with its interval."""
         above, below = self._sums(figures, groups)
         resampled = list(self._resampled(above, below))
@@ -74,7 +75,7 @@ class Bootstrap:
             for number, (name, mask) in enumerate(groups.items())
         }
 
-    def macro(self, figures: Figures, groups: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    def macro(self, figures: Figures, groups: Mapping[Any, np.ndarray]) -> dict[str, Any]:
         """The mean over groups of their figures, each group weighing the same."""
         above, below = self._sums(figures, groups)
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -88,7 +89,7 @@ class Bootstrap:
             values = figures.above_QF[mask].sum(0) / figures.below_QF[mask].sum(0)
         return {"mentions": int(mask.sum())} | _with_intervals(figures.names, values, samples)
 
-    def _sums(self, figures: Figures, groups: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    def _sums(self, figures: Figures, groups: Mapping[Any, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """Sums by document: (D, groups, F)."""
         shape = (self._num_documents, len(groups), len(figures.names))
         above, below = np.zeros(shape), np.zeros(shape)

@@ -35,7 +35,7 @@ def write_events(metrics: pathlib.Path, folder: pathlib.Path, after_epoch: float
 
 def plot_run(metrics: pathlib.Path, folder: pathlib.Path) -> None:
     """Loss, learning rate, gradient norm and validation recall of a run as training.png."""
-    figure, axes = _figure(2, 2)
+    figure, axes = new_figure(2, 2)
     training, validation = read_metrics(metrics)
     for axis, (name, title) in zip(
         (axes[0][0], axes[0][1], axes[1][0]),
@@ -51,12 +51,12 @@ def plot_run(metrics: pathlib.Path, folder: pathlib.Path) -> None:
         )
     axis.set(title="validation recall", ylim=(0, 1))
     axis.legend(loc="lower right")
-    _save(figure, folder / "training.png")
+    save_figure(figure, folder / "training.png")
 
 
 def plot_compared(runs: Mapping[str, pathlib.Path], file: pathlib.Path) -> None:
     """Gradient norm and validation recall@1 of several runs in one figure (the paper's figure of CE and Pb)."""
-    figure, ((left, right),) = _figure(1, 2)
+    figure, ((left, right),) = new_figure(1, 2)
     for name, metrics in runs.items():
         training, validation = read_metrics(metrics)
         _curve(left, training, "gradient_norm", name)
@@ -66,10 +66,11 @@ def plot_compared(runs: Mapping[str, pathlib.Path], file: pathlib.Path) -> None:
     right.set(title="validation recall@1")
     left.legend()
     right.legend()
-    _save(figure, file)
+    save_figure(figure, file)
 
 
-def _figure(rows: int, columns: int) -> tuple[Any, Any]:
+def new_figure(rows: int, columns: int) -> tuple[Any, Any]:
+    """A figure and its axes, which go by epochs unless told otherwise."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5.2 * columns, 3.6 * rows), layout="constrained")
@@ -88,7 +89,8 @@ def _curve(axis: Any, lines: Sequence[Mapping[str, Any]], name: str, label: str 
     axis.plot(epochs[width // 2 :][: len(smooth)], smooth, color=pale.get_color(), label=label)
 
 
-def _save(figure: Any, file: pathlib.Path) -> None:
+def save_figure(figure: Any, file: pathlib.Path, dpi: int = 110) -> None:
+    """Under a temporary name first, so that the file is never half a figure."""
     temporary = file.with_name(f".{file.name}.tmp.png")
-    figure.savefig(temporary, dpi=110)
+    figure.savefig(temporary, dpi=dpi)
     temporary.rename(file)

@@ -32,7 +32,7 @@ def show_evaluation(found: Mapping[str, Any]) -> None:
         f"search; of several golds {policy['golds']} must be found; 95% intervals over documents"
     )
     systems = found["systems"]
-    console.show_table(*_table("all with a gold", [(name, rows[0]) for name, rows in systems.items()]))
+    show_systems(systems)
     for group, heading in (("all", "macro"), ("seen", "entities"), ("world", "by world"), ("type", "by type")):
         rows = [(row["name"], row) for row in systems["retriever"] if row["group"] == group and row["name"] != "micro"]
         if rows:
@@ -42,6 +42,11 @@ def show_evaluation(found: Mapping[str, Any]) -> None:
                 console.say(f"... and {len(rows) - NUM_ROWS:,} more, in the evaluation's file")
     if found["nil"]:
         _show_nil(found["nil"])
+
+
+def show_systems(systems: Mapping[str, Any]) -> None:
+    """Each system over all mentions that have a gold."""
+    console.show_table(*_table("all with a gold", [(name, rows[0]) for name, rows in systems.items()]))
 
 
 def _table(heading: str, rows: list[tuple[str, Mapping[str, Any]]]) -> tuple[list[str], list[list[Any]]]:
