@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 __version__ = "0.1.0"
-__all__ = ["BiEncoder", "ModelSettings", "TextSettings", "load_model"]
+__all__ = ["BiEncoder", "Linker", "ModelSettings", "TextSettings", "load_model"]
 
 
 def __getattr__(name: str) -> Any:
     """The library's names, imported when first used: they bring torch, and `pel-ray --help` needs none of it."""
     if name not in __all__:
         raise AttributeError(f"module 'pel_ray' has no attribute {name!r}")
-    from pel_ray import encoder
-
-    return getattr(encoder, name)
+    return getattr(importlib.import_module("pel_ray.linker" if name == "Linker" else "pel_ray.encoder"), name)

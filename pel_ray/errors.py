@@ -8,6 +8,7 @@ PelRayError
 ├── StorageError     a disk or bucket that refuses to be read or written
 ├── ResourceError    more CPUs, GPUs or memory asked for than there are
 ├── TrainingError    a training that cannot go on, such as a loss that is no number
+├── StepFailed       a step of a pipeline, with the command that goes on from there
 └── MissingPackage   an optional package that this command needs
 
 The command line prints any of these as one line and exits 1. Everything else is a bug and keeps its
@@ -52,6 +53,10 @@ class ResourceError(PelRayError):
 
 class TrainingError(PelRayError):
     """A training that cannot go on, such as a loss that is no number."""
+
+
+class StepFailed(PelRayError):
+    """A step of a pipeline that failed; its text ends with the command that goes on from there."""
 
 
 class MissingPackage(PelRayError):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pel_ray.encoder import SETTINGS_FILE, ModelSettings, Parts, load_parts
 from pel_ray.errors import ArtifactError
+from pel_ray.index_files import IndexFolder
 from pel_ray.tables import TableFolder
 from pel_ray.vectors import VectorFolder
 
@@ -19,7 +20,7 @@ def check_same_kb(vectors: VectorFolder, kb: TableFolder) -> None:
         )
 
 
-def mention_model(vectors: VectorFolder, encoder: str | None, mention_length: int | None) -> Parts:
+def mention_model(vectors: VectorFolder | IndexFolder, encoder: str | None, mention_length: int | None) -> Parts:
     """The model whose mention tower goes with the vectors; another entity tower is refused."""
     parts = load_parts(model_of(vectors, encoder, mention_length))
     found = vectors.manifest.request.inputs["model"]
@@ -31,7 +32,9 @@ def mention_model(vectors: VectorFolder, encoder: str | None, mention_length: in
     return parts
 
 
-def model_of(vectors: VectorFolder, encoder: str | None = None, mention_length: int | None = None) -> ModelSettings:
+def model_of(
+    vectors: VectorFolder | IndexFolder, encoder: str | None = None, mention_length: int | None = None
+) -> ModelSettings:
     """The settings of the model that made the vectors, which may have moved to another folder since."""
     manifest = vectors.manifest.request
     settings = dict(manifest.settings["model"]) | {"encoder": encoder or manifest.inputs["model"].path}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -11,8 +12,9 @@ from typing import Any, Literal, Protocol
 
 from pydantic import Field
 
-from pel_ray.errors import ResourceError
+from pel_ray.errors import PelRayError, ResourceError, StorageError
 from pel_ray.spec import Settings
+from pel_ray.storage import Location
 from pel_ray.vectors import Shard
 
 ShardWork = Callable[[Any], Callable[[Shard], dict[str, Any]]]
@@ -27,7 +29,9 @@ class Resources(Settings):
     cpus: int | Literal["auto"] = "auto"
     """CPU cores (and threads) of a worker."""
     gpus: float | Literal["auto"] = Field(default="auto")
-    """GPUs of a worker."""
+    """GPUs of a worker; auto: one where there are any."""
+    cpu: bool = False
+    """Use no GPU, whatever `gpus` says: a spec for a GPU then runs on a machine without one."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +85,13 @@ def resolve_ask(resources: Resources) -> Ask:
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
     if not nodes:
         raise ResourceError("no node of the cluster has CPUs to work with. Add workers to it")
-    num_gpus = sum(node.get("GPU", 0) for node in nodes)
-    gpus = float(min(num_gpus, 1)) if resources.gpus == "auto" else float(resources.gpus)
+    num_gpus = 0 if resources.cpu else sum(node.get("GPU", 0) for node in nodes)
+    gpus = float(min(num_gpus, 1)) if resources.gpus == "auto" or resources.cpu else float(resources.gpus)
+    if gpus and not num_gpus:
+        raise ResourceError(
+            f"resources.gpus is {gpus:g}, but there is no GPU here. Pass --cpu to run on CPUs, or set resources.gpus "
+            "to auto; `pel-ray doctor` says whether torch sees a GPU"
+        )
     default_workers = 1 if len(nodes) == 1 else int(num_gpus) if num_gpus else len(nodes)
     workers = default_workers if resources.workers == "auto" else resources.workers
     if workers < 1:
@@ -124,6 +133,9 @@ class Workers(Protocol):
 
     def map(self, work: ShardWork, job: Any, shards: Sequence[Shard]) -> Iterator[dict[str, Any]]:
         """Receipts as they come, in any order. A worker that dies is replaced and its shard done again."""
+
+    def check_sees(self, folder: Location) -> None:
+        """Refuses a folder that a worker could not reach."""
 
     def stop(self) -> None:
         """Frees what the workers hold; the next phase starts them again."""
@@ -168,6 +180,9 @@ class WarmActor:
             done, running = ray.wait(running)
             yield from ray.get(done)
 
+    def check_sees(self, folder: Location) -> None:
+        """It is on this machine."""
+
     def stop(self) -> None:
         import ray
 
@@ -196,6 +211,7 @@ class ActorPools:
     def __init__(self, ask: Ask) -> None:
         self.ask = ask
         self._one = WarmActor(ask)
+        self._seen: set[Location] = set()
 
     def map(self, work: ShardWork, job: Any, shards: Sequence[Shard]) -> Iterator[dict[str, Any]]:
         import ray
@@ -219,5 +235,45 @@ class ActorPools:
         for row in receipts.iter_rows():
             yield dict(row)
 
+    def check_sees(self, folder: Location) -> None:
+        if not self.ask.is_local and folder not in self._seen:
+            check_all_nodes_see(folder)
+            self._seen.add(folder)
+
     def stop(self) -> None:
         self._one.stop()
+
+
+def check_all_nodes_see(folder: Location) -> None:
+    """Writes a file and lets a task on every node look for it: work on another disk would be lost."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    mark = folder / f".seen.{uuid.uuid4().hex[:8]}.tmp"
+    mark.write_bytes(b"seen")
+    look = ray.remote(num_cpus=0)(_sees)
+    try:
+        answers = {
+            node["NodeManagerAddress"]: look.options(
+                scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            ).remote(mark)
+            for node in ray.nodes()
+            if node["Alive"] and node["Resources"].get("CPU")
+        }
+        blind = {address: said for address, answer in answers.items() if (said := ray.get(answer))}
+    finally:
+        mark.delete_file()
+    if blind:
+        address, said = next(iter(blind.items()))
+        raise StorageError(
+            f"{folder} is not seen by {len(blind)} of {len(answers)} nodes ({address}: {said}). On a cluster every "
+            "folder must be on shared storage: a mounted disk, or an s3:// or gs:// URI that all nodes may write"
+        )
+
+
+def _sees(mark: Location) -> str:
+    """Nothing if this node sees the file, else why not."""
+    try:
+        return "" if mark.is_file() else "no such folder there"
+    except PelRayError as error:
+        return str(error)

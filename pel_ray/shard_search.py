@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
 from pel_ray.arrays import read_array, write_array
 from pel_ray.encoder import Encoding, ModelSettings, Precision, load_parts, load_tower
@@ -18,6 +17,7 @@ from pel_ray.shard_work import ShardJob, ShardWorker
 from pel_ray.storage import Location
 from pel_ray.tables import TableFolder
 from pel_ray.text import MENTION_COLUMNS
+from pel_ray.threads import set_threads
 from pel_ray.vectors import Shard, VectorFolder
 
 
@@ -47,7 +47,7 @@ class MentionEncoder(ShardWorker):
     def start(self) -> None:
         job = self.job
         if job.threads:
-            torch.set_num_threads(job.threads)
+            set_threads(job.threads)
         parts = load_parts(job.model)
         self._texts = parts.texts
         self._encoding = Encoding(load_tower(parts, "mention"), parts.settings, parts.markers.pad, job.precision)
@@ -88,8 +88,7 @@ class ShardSearcher(ShardWorker):
     def start(self) -> None:
         job = self.job
         if job.threads:
-            torch.set_num_threads(job.threads)
-            _set_faiss_threads(job.threads)
+            set_threads(job.threads)
         self._queries = np.concatenate([read_array(file) for file in job.queries])
 
     def do(self, shard: Shard) -> dict[str, Any]:
@@ -102,14 +101,6 @@ class ShardSearcher(ShardWorker):
         write_array(job.folder / rows_name, hits.rows_QK)
         num_vectors = sum(len(job.vectors.vectors(stem)) for stem in stems)
         return {"vectors": num_vectors, "seconds": time.monotonic() - began, "peak_memory_bytes": peak_bytes()}
-
-
-def _set_faiss_threads(num_threads: int) -> None:
-    try:
-        import faiss
-    except ImportError:
-        return
-    faiss.omp_set_num_threads(num_threads)
 
 
 def merged_hits(job: SearchJob, groups: Sequence[Shard], queries_at_once: int) -> Iterator[tuple[int, Hits]]:

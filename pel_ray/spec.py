@@ -30,15 +30,16 @@ def resolve(
     model: type[SettingsType],
     *,
     spec: str | None = None,
+    values: Mapping[str, Any] | None = None,
     sets: Sequence[str] = (),
     flags: Mapping[str, Any] | None = None,
 ) -> SettingsType:
-    """The settings of one run, checked."""
-    values: dict[str, Any] = {}
+    """The settings of one run, checked: from a file or as `values`, then changed by `sets` and `flags`."""
+    values = dict(values or {})
     if spec is not None:
         values = read_spec(spec)
     for assignment in sets:
-        _assign(values, assignment)
+        assign(values, assignment)
     for path, value in (flags or {}).items():
         _put(values, path, value, f"--{path.rsplit('.', 1)[-1]}")
     try:
@@ -83,7 +84,7 @@ def to_yaml(settings: Settings) -> str:
     return yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
-def _assign(values: dict[str, Any], assignment: str) -> None:
+def assign(values: dict[str, Any], assignment: str) -> None:
     """Applies `a.b=c` from the command line; the value is read as YAML, so lists and numbers work."""
     path, equals, text = assignment.partition("=")
     if not equals or not path:
@@ -127,13 +128,16 @@ def _problem(model: type[Settings], detail: Any) -> str:
 def _fields_at(model: type[BaseModel], path: Sequence[str]) -> list[str]:
     for name in path:
         field = model.model_fields.get(name)
+        if field is None and name.isdigit():
+            # The number of an item: the model is that of the list's items already.
+            continue
         inner = field and next(
             (kind for kind in (field.annotation, *get_args(field.annotation)) if _is_model(kind)), None
         )
         if not inner:
             return []
         model = inner
-    return list(model.model_fields)
+    return [field.alias or name for name, field in model.model_fields.items()]
 
 
 def _is_model(kind: Any) -> bool:

@@ -45,6 +45,11 @@ class Location:
         return not self.scheme
 
     @property
+    def address(self) -> str:
+        """What names it from any directory, for manifests; `str()` is for people."""
+        return f"{self.scheme}{self.path}"
+
+    @property
     def name(self) -> str:
         return self.path.rstrip("/").rsplit("/", 1)[-1]
 

@@ -71,7 +71,7 @@ class TableFolder:
     @property
     def as_input(self) -> Input:
         """How a step that reads this folder names it in its own manifest."""
-        return Input(path=str(self.folder), digest=self.manifest.request.fingerprint)
+        return Input(path=self.folder.address, digest=self.manifest.request.fingerprint)
 
     @property
     def num_rows(self) -> int:

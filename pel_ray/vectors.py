@@ -72,7 +72,7 @@ class VectorFolder:
 
     @property
     def as_input(self) -> Input:
-        return Input(path=str(self.folder), digest=self.manifest.request.fingerprint)
+        return Input(path=self.folder.address, digest=self.manifest.request.fingerprint)
 
     @property
     def similarity(self) -> str:

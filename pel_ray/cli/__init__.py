@@ -24,9 +24,12 @@ COMMANDS = {
     "mine": ("pel_ray.cli.mine:command", "Find hard negatives for the training mentions."),
     "train": ("pel_ray.cli.train:command", "Train a retriever with the Pb or CE loss."),
     "evaluate": ("pel_ray.cli.evaluate:command", "Measure a retriever on a split, beside baselines, NIL included."),
+    "link": ("pel_ray.cli.link:command", "Link mentions in text to the KB: PubTator, JSON lines, [[marked]] text."),
+    "report": ("pel_ray.cli.report:command", "Make one HTML page of runs and evaluations."),
     "curves": ("pel_ray.cli.curves:command", "Draw the curves of several training runs into one figure."),
     "okb": ("pel_ray.cli.okb:command", "Make a data set with NILs by taking entities out of its KB."),
     "show": ("pel_ray.cli.show:command", "Show what a folder holds."),
+    "run": ("pel_ray.cli.run:command", "Carry out a pipeline spec: several commands, resumable."),
     "quickstart": (
         "pel_ray.cli.quickstart:command",
         "Run the whole flow on the Human Phenotype Ontology, offline.",

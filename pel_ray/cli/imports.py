@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
@@ -38,7 +38,7 @@ def _add(
     *,
     help: str,
     example: str,
-    argument: str | None = None,
+    argument: str | Sequence[str] = (),
 ) -> None:
     def run(settings: Any) -> None:
         outcomes = step(settings)

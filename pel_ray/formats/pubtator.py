@@ -15,6 +15,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from pel_ray.errors import InputError
 from pel_ray.formats.lines import Lines
@@ -22,11 +23,19 @@ from pel_ray.formats.spans import cut_left, cut_right, unique_id
 from pel_ray.schema import Mention
 from pel_ray.tally import Tally
 
-_TEXT_LINE = re.compile(r"([^|\t]+)\|([ta])\|(.*)", re.DOTALL)
+TEXT_LINE = re.compile(r"([^|\t]+)\|([ta])\|(.*)", re.DOTALL)
 _RELATION = re.compile(r"[A-Za-z_][\w-]*")
 _OFFSET = re.compile(r"[0-9]{1,9}")
 _ID_SEPARATOR = re.compile(r"[|;+]")
 _NIL_IDS = frozenset({"", "-", "-1", "NIL"})
+
+
+class LineSource(Protocol):
+    """Numbered lines, and how an error names one."""
+
+    def __iter__(self) -> Iterator[tuple[int, str]]: ...
+
+    def where(self, number: int) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +72,7 @@ def read_documents(lines: Lines, tally: Tally, seen: dict[str, str]) -> Iterator
     `seen` remembers over all files of a corpus where each document stands.
     """
     num_documents = 0
-    for document in _grouped(lines, tally):
+    for document in documents_of(lines, tally):
         num_documents += 1
         tally.read("documents")
         where = lines.where(document.line)
@@ -78,11 +87,12 @@ def read_documents(lines: Lines, tally: Tally, seen: dict[str, str]) -> Iterator
         raise InputError(lines.name, "holds no PubTator document, which starts with a line `PMID|t|title`")
 
 
-def _grouped(lines: Lines, tally: Tally) -> Iterator[Document]:
+def documents_of(lines: LineSource, tally: Tally) -> Iterator[Document]:
+    """The documents of some lines; a title or abstract out of place stops."""
     document: Document | None = None
     has_abstract = False
     for number, line in lines:
-        match = _TEXT_LINE.fullmatch(line)
+        match = TEXT_LINE.fullmatch(line)
         if match and match[2] == "t":
             if document is not None:
                 yield document
@@ -105,7 +115,7 @@ def _grouped(lines: Lines, tally: Tally) -> Iterator[Document]:
         yield document
 
 
-def _annotate(document: Document | None, line: str, number: int, lines: Lines, tally: Tally) -> None:
+def _annotate(document: Document | None, line: str, number: int, lines: LineSource, tally: Tally) -> None:
     columns = line.split("\t")
     if len(columns) in (4, 5) and _RELATION.fullmatch(columns[1]):
         tally.read("relations")

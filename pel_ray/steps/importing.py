@@ -129,14 +129,15 @@ def one_file(path: str) -> list[Location]:
 def _requests(tables: Sequence[Table]) -> list[Request]:
     """What each table asks for; a source that two tables read is hashed once."""
     roles = {role: parts for table in tables for role, parts in table.sources.items()}
-    inputs = {role: _input(parts) for role, parts in roles.items()}
+    inputs = {role: file_input(parts) for role, parts in roles.items()}
     return [
         Request(kind=table.kind, inputs={role: inputs[role] for role in table.sources}, settings=table.settings)
         for table in tables
     ]
 
 
-def _input(parts: Sequence[Location]) -> Input:
+def file_input(parts: Sequence[Location]) -> Input:
+    """A source as an input: known by the bytes of its parts."""
     digest = hashlib.sha256()
     for part in parts:
         with part.open_input() as stream, storage_errors(part, "read"):

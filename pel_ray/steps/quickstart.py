@@ -5,21 +5,30 @@ from __future__ import annotations
 import importlib.util
 import json
 import pathlib
-from typing import Literal
+from typing import Any, Literal
 
+from pydantic import Field
+
+from pel_ray.chance import position
 from pel_ray.encoder import SETTINGS_FILE, ModelSettings, load_model, save_whole
 from pel_ray.errors import ArtifactError, MissingPackage
+from pel_ray.golds import entities_at, gold_mentions
+from pel_ray.linker import Link, Linker
 from pel_ray.optimiser import OptimiserSettings
-from pel_ray.runtime import Resources
+from pel_ray.runtime import Resources, Workers
 from pel_ray.spec import Settings
 from pel_ray.steps.encode_kb import EncodeSettings, encode_kb
+from pel_ray.steps.evaluate import EvaluateSettings, evaluate
 from pel_ray.steps.import_obo import OboSettings, OntologySettings, import_obo
 from pel_ray.steps.importing import Outcome, Path
 from pel_ray.steps.mine import MineSettings, mine
+from pel_ray.steps.okb import OkbSettings, make_okb
+from pel_ray.steps.report import write_report
 from pel_ray.steps.train import train
 from pel_ray.steps.train_plan import TrainSettings
-from pel_ray.storage import join
-from pel_ray.text import TextSettings
+from pel_ray.storage import Location, join, locate
+from pel_ray.tables import DataSet
+from pel_ray.text import MENTION_COLUMNS, TextSettings
 from pel_ray.training_data import NegativeSettings
 
 
@@ -47,73 +56,135 @@ class QuickstartSettings(Settings):
         lr=1e-4, epochs=1, batch_size=64, micro_batch=64, warmup=0.1, freeze_embeddings=True, dropout=0.0
     )
     """A higher learning rate than the paper's, for so few steps."""
+    nil_share: float = Field(default=0.1, gt=0, lt=1)
+    """Share of the terms that leave the KB, so that there are mentions of what it does not hold."""
     resources: Resources = Resources()
     """With what it runs."""
     overwrite: bool = False
     """Replace what an earlier quickstart with other settings left."""
 
 
-def quickstart_data(settings: QuickstartSettings) -> list[Outcome]:
-    """Imports the Human Phenotype Ontology with its synonyms as mentions."""
-    ontology = settings.data.model_dump()
-    out = join(settings.out, "data")
-    return import_obo(OboSettings(file=str(hpo_file()), out=out, overwrite=settings.overwrite, **ontology))
+class Quickstart:
+    """The steps in their order; each does only what is not done yet."""
 
+    def __init__(self, settings: QuickstartSettings, within: Workers) -> None:
+        self.settings, self._within = settings, within
 
-def quickstart_model(settings: QuickstartSettings) -> str:
-    """The untrained model as a folder: both towers from the same weights."""
-    folder = pathlib.Path(settings.out) / "untrained"
-    if settings.overwrite or not folder.exists():
-        save_whole(load_model(settings.model), folder)
-    saved = json.loads((folder / SETTINGS_FILE).read_text())["settings"]
-    if ModelSettings.model_validate(saved) != settings.model:
-        raise ArtifactError(
-            f"{folder} holds a model of other settings. Choose another --out folder, or pass --overwrite"
+    def folder(self, name: str) -> str:
+        return join(self.settings.out, name)
+
+    def data(self) -> list[Outcome]:
+        """Imports the ontology with its synonyms as mentions, and takes some terms out of the KB again."""
+        overwrite = self.settings.overwrite
+        ontology = self.settings.data.model_dump()
+        imported = import_obo(
+            OboSettings(file=str(hpo_file()), out=self.folder("imported"), overwrite=overwrite, **ontology)
         )
-    return str(folder)
-
-
-def quickstart_training(settings: QuickstartSettings) -> Outcome:
-    """Trains it, one epoch by default."""
-    return train(
-        TrainSettings(
-            data=join(settings.out, "data"),
-            out=join(settings.out, "run"),
-            model=ModelSettings(encoder=str(pathlib.Path(settings.out) / "untrained")),
-            vectors=join(settings.out, "vectors"),
-            negatives=settings.negatives,
-            optimiser=settings.optimiser,
-            resources=settings.resources,
-            overwrite=settings.overwrite,
+        # Another seed than that of the splits, or else the terms that leave would be those of a split.
+        chance = OkbSettings(
+            data=self.folder("imported"),
+            out=self.folder("data"),
+            by="share",
+            share=self.settings.nil_share,
+            seed=self.settings.data.seed + 1,
+            overwrite=overwrite,
         )
-    )
+        return imported + make_okb(chance)
 
-
-def quickstart_vectors(settings: QuickstartSettings) -> Outcome:
-    """Encodes the ontology's terms with the untrained model."""
-    return encode_kb(
-        EncodeSettings(
-            kb=join(settings.out, "data"),
-            out=join(settings.out, "vectors"),
-            model=ModelSettings(encoder=quickstart_model(settings)),
-            resources=settings.resources,
-            overwrite=settings.overwrite,
+    def vectors(self) -> Outcome:
+        """Encodes the terms with the untrained model."""
+        return encode_kb(
+            EncodeSettings(
+                kb=self.folder("data"),
+                out=self.folder("untrained-vectors"),
+                model=ModelSettings(encoder=self._untrained()),
+                resources=self.settings.resources,
+                overwrite=self.settings.overwrite,
+            ),
+            self._within,
         )
-    )
 
+    def _untrained(self) -> str:
+        """The untrained model as a folder: both towers from the same weights."""
+        settings = self.settings
+        folder = pathlib.Path(settings.out) / "untrained"
+        if settings.overwrite or not folder.exists():
+            save_whole(load_model(settings.model), folder)
+        saved = json.loads((folder / SETTINGS_FILE).read_text())["settings"]
+        if ModelSettings.model_validate(saved) != settings.model:
+            raise ArtifactError(
+                f"{folder} holds a model of other settings. Choose another --out folder, or pass --overwrite"
+            )
+        return str(folder)
 
-def quickstart_negatives(settings: QuickstartSettings) -> Outcome:
-    """Mines what the untrained model confuses with the right terms."""
-    return mine(
-        MineSettings(
-            data=join(settings.out, "data"),
-            vectors=join(settings.out, "vectors"),
-            out=join(settings.out, "negatives"),
-            num_negatives=16,
-            resources=settings.resources,
-            overwrite=settings.overwrite,
+    def negatives(self) -> Outcome:
+        """Mines what the untrained model confuses with the right terms."""
+        return mine(
+            MineSettings(
+                data=self.folder("data"),
+                vectors=self.folder("untrained-vectors"),
+                out=self.folder("negatives"),
+                num_negatives=16,
+                resources=self.settings.resources,
+                overwrite=self.settings.overwrite,
+            ),
+            self._within,
         )
-    )
+
+    def training(self) -> Outcome:
+        """Trains it, one epoch by default."""
+        settings = self.settings
+        return train(
+            TrainSettings(
+                data=self.folder("data"),
+                out=self.folder("run"),
+                model=ModelSettings(encoder=self.folder("untrained")),
+                vectors=self.folder("untrained-vectors"),
+                negatives=settings.negatives,
+                optimiser=settings.optimiser,
+                resources=settings.resources,
+                overwrite=settings.overwrite,
+            ),
+            self._within,
+        )
+
+    def evaluation(self, name: str, vectors: str) -> Outcome:
+        """Chooses the NIL threshold of a model on the validation mentions, then measures it on the test mentions."""
+        for split in ("validation", "test"):
+            outcome = evaluate(
+                EvaluateSettings(
+                    data=self.folder("data"),
+                    vectors=self.folder(vectors),
+                    out=self.folder(f"{name}-{split}"),
+                    split=split,
+                    tune_nil=split == "validation",
+                    baselines=["auto"] if split == "test" and name == "trained" else ["none"],
+                    resources=self.settings.resources,
+                    overwrite=self.settings.overwrite,
+                ),
+                self._within,
+            )
+        return outcome
+
+    def examples(self) -> list[tuple[dict[str, Any], str, Link]]:
+        """Three test mentions, one of them NIL, with the title of the gold and what the trained model makes of each."""
+        data = DataSet.open(locate(self.folder("data")))
+        tested = gold_mentions(data.mentions, data.kb, "test")
+        order = sorted(range(len(tested)), key=lambda number: position(17, tested.ids[number]))
+        golden = [number for number in order if tested.golds[number]][:2]
+        chosen = golden + [number for number in order if tested.is_nil[number]][:1]
+        texts = [
+            data.mentions.rows(tested.rows[number], tested.rows[number] + 1, MENTION_COLUMNS).to_pylist()[0]
+            for number in chosen
+        ]
+        titles = entities_at(data.kb, (row for number in chosen for row in tested.golds[number]), ["title"])
+        golds = [", ".join(titles[row]["title"] for row in tested.golds[number]) for number in chosen]
+        return list(zip(texts, golds, Linker.load(self.folder("run"), k=3).link(texts), strict=True))
+
+    def report(self) -> Location:
+        """The page of the run and both evaluations."""
+        return write_report([self.folder(name) for name in ("run", "trained-test", "untrained-test")],
+                            self.folder("report"))  # fmt: skip
 
 
 def hpo_file() -> pathlib.Path:

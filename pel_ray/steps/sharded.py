@@ -34,6 +34,8 @@ def finish_shards(
 ) -> list[dict[str, Any]]:
     """The receipts of all shards in order; `seen` hears of those that are done now."""
     missing = missing_shards(job, shards)
+    if missing:
+        carrier.check_sees(job.folder)
     by_number = {shard.number: shard for shard in shards}
     poison: list[Shard] = []
     for answer in carrier.map(worker, job, missing) if missing else ():

@@ -6,6 +6,7 @@ import pathlib
 import shutil
 
 from pel_ray.artifacts import Work, building, read_manifest
+from pel_ray.runtime import Workers
 from pel_ray.steps.importing import Outcome
 from pel_ray.steps.rounds import METRICS, Rounds
 from pel_ray.steps.searching import pool_filter
@@ -13,7 +14,7 @@ from pel_ray.steps.sharded import at_work
 from pel_ray.steps.train_plan import TrainPlan, TrainSettings
 
 
-def train(settings: TrainSettings) -> Outcome:
+def train(settings: TrainSettings, within: Workers | None = None) -> Outcome:
     """Trains what is not trained yet and finishes the folder."""
     plan = TrainPlan(settings)
     if plan.done is not None:
@@ -22,7 +23,7 @@ def train(settings: TrainSettings) -> Outcome:
     namesakes = plan.namesakes(mentions)
     pools = pool_filter(settings.negatives.pool, plan.data.kb, mentions)
     plan.check_enough(mentions, namesakes, pools)
-    with at_work(settings.resources) as (carrier, ask):
+    with at_work(settings.resources, within) as (carrier, ask):
         plan.check_workers(ask)
         with building(plan.out, plan.request, resumable=True) as work:
             _forget_other_runs(plan, work)

@@ -1,0 +1,60 @@
+"""pel-ray run."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+import click
+import yaml
+
+from pel_ray import console
+from pel_ray.cli.options import SettingsCommand
+from pel_ray.errors import PelRayError, SettingsError, StepFailed
+from pel_ray.pipeline import PipelineSettings, Step, read_pipeline, settings_of
+from pel_ray.runtime import ray_session
+from pel_ray.spec import Settings, resolve
+
+
+@click.command("run", epilog="Example: pel-ray run jobs/pipeline.yaml --set train.optimiser.epochs=1")
+@click.argument("spec", metavar="SPEC")
+@click.option("--out", metavar="FOLDER", help="Folder that the steps call {out}; by default what the spec says.")
+@click.option("--set", "sets", multiple=True, metavar="STEP.KEY=VALUE", help="Change a setting of a step.")
+@click.option("--plan", "only_plan", is_flag=True, help="Print the settings of all steps, and stop.")
+@click.pass_context
+def command(context: click.Context, spec: str, out: str | None, sets: tuple[str, ...], only_plan: bool) -> None:
+    """Carry out a pipeline: several commands in their order, each of which does only what is not done yet."""
+    pipeline = read_pipeline(spec, sets, out)
+    # All settings are checked before the first step starts.
+    steps = [(step, *_resolved(context, spec, step, pipeline)) for step in pipeline.steps]
+    if only_plan:
+        for step, _, settings in steps:
+            shown = {"name": step.name, "run": step.run, "with": settings.model_dump(mode="json")}
+            click.echo(yaml.safe_dump([shown], sort_keys=False, allow_unicode=True), nl=False)
+        return
+    again = shlex.join(["pel-ray", "run", spec, *(["--out", out] if out else []), *_sets(sets)])
+    with ray_session():
+        for number, (step, found, settings) in enumerate(steps, start=1):
+            console.heading(f"[{number}/{len(steps)}] {step.name}: {step.run}")
+            try:
+                found.run_settings(settings)
+            except PelRayError as error:
+                raise StepFailed(f"step {step.name}: {error}. Mend it, then go on with: {again}") from error
+
+
+def _sets(sets: Sequence[str]) -> list[str]:
+    return [word for assignment in sets for word in ("--set", assignment)]
+
+
+def _resolved(
+    context: click.Context, spec: str, step: Step, pipeline: PipelineSettings
+) -> tuple[SettingsCommand, Settings]:
+    found: click.Command | None = context.find_root().command
+    for word in step.run.split():
+        found = found.get_command(context, word) if isinstance(found, click.Group) else None
+    if not isinstance(found, SettingsCommand):
+        raise SettingsError(f"{spec}: step {step.name} runs {step.run!r}, which is no command that a pipeline can run")
+    try:
+        return found, resolve(found.model, values=settings_of(step, pipeline.out))
+    except SettingsError as error:
+        raise SettingsError(f"{spec}: step {step.name}: {error}") from error
