@@ -20,13 +20,15 @@ from pel_ray.errors import InputError, SettingsError
 from pel_ray.index import Index
 from pel_ray.index_files import IndexFolder
 from pel_ray.link_source import LinkSource, text_column
-from pel_ray.search import Hits, exact_top_k
+from pel_ray.search import ExactSearch, Hits
 from pel_ray.tables import TableFolder
 from pel_ray.text import MENTION_COLUMNS
 from pel_ray.vectors import VectorFolder
 
 MENTIONS_AT_ONCE = 1024
 BATCH_TOKENS = 2048
+KEEP_BYTES = 1 << 30
+"""Vectors of a KB of up to 700,000 entities with 384 dimensions stay in memory between groups."""
 CHARACTERS_PER_PIECE = 16
 """Context beyond so many characters for each word piece of a mention's text cannot count."""
 Text = tuple[str, str, str]
@@ -125,7 +127,8 @@ class Linker:
 
 def _searching(searched: VectorFolder | IndexFolder, k: int) -> Callable[[np.ndarray], Hits]:
     if isinstance(searched, VectorFolder):
-        return lambda queries_QD: exact_top_k(searched, queries_QD, k)
+        exact = ExactSearch(searched, keep_bytes=KEEP_BYTES)
+        return lambda queries_QD: exact.top_k(queries_QD, k)
     index = Index.open(searched.folder)
     # An index refuses to give more entities than it has.
     most = min(k, index.entities.num_entities)

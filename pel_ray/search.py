@@ -65,27 +65,45 @@ def exact_top_k(
     device: Device = "auto",
 ) -> Hits:
     """The k best entities of each query; the best of an entity's vectors counts."""
-    if k < 1:
-        raise SettingsError(f"k is {k}, expected at least 1")
-    searched = _Searched(vectors, vectors.stems if stems is None else stems)
-    queries_QD = np.ascontiguousarray(queries_QD, np.float32)
-    if queries_QD.shape[1] != vectors.dimension:
-        raise SettingsError(
-            f"queries have {queries_QD.shape[1]} dimensions, {vectors.folder} {vectors.dimension}. "
-            "Encode both with the same model"
-        )
-    scan = choose_scan(device)
-    hits = Hits.none(len(queries_QD), k)
-    # Two rounds of `open` are rare: texts that many entities share, and views that crowd out other entities.
-    open_Q = np.arange(len(queries_QD))
-    num_kept = k + SLACK
-    while len(open_Q):
-        scores_QM, places_QM = _scanned(searched, queries_QD[open_Q], num_kept, pools and pools.only(open_Q), scan)
-        found, is_sure_Q = _settled(searched, queries_QD[open_Q], scores_QM, places_QM, k)
-        hits.scores_QK[open_Q], hits.rows_QK[open_Q] = found.scores_QK, found.rows_QK
-        open_Q = open_Q[~is_sure_Q]
-        num_kept *= 4
-    return hits
+    return ExactSearch(vectors, stems, device=device).top_k(queries_QD, k, pools)
+
+
+class ExactSearch:
+    """Vectors opened once for many searches; as fp32 they stay in memory if that takes no more than `keep_bytes`."""
+
+    def __init__(
+        self,
+        vectors: VectorFolder,
+        stems: Sequence[str] | None = None,
+        *,
+        device: Device = "auto",
+        keep_bytes: int = 0,
+    ) -> None:
+        self._vectors = vectors
+        self._searched = _Searched(vectors, vectors.stems if stems is None else stems, keep_bytes)
+        self._scan = choose_scan(device)
+
+    def top_k(self, queries_QD: np.ndarray, k: int, pools: PoolFilter | None = None) -> Hits:
+        if k < 1:
+            raise SettingsError(f"k is {k}, expected at least 1")
+        queries_QD = np.ascontiguousarray(queries_QD, np.float32)
+        if queries_QD.shape[1] != self._vectors.dimension:
+            raise SettingsError(
+                f"queries have {queries_QD.shape[1]} dimensions, {self._vectors.folder} {self._vectors.dimension}. "
+                "Encode both with the same model"
+            )
+        hits = Hits.none(len(queries_QD), k)
+        # Two rounds of `open` are rare: texts that many entities share, and views that crowd out other entities.
+        open_Q = np.arange(len(queries_QD))
+        num_kept = k + SLACK
+        while len(open_Q):
+            some_QD, some_pools = queries_QD[open_Q], pools and pools.only(open_Q)
+            scores_QM, places_QM = _scanned(self._searched, some_QD, num_kept, some_pools, self._scan)
+            found, is_sure_Q = _settled(self._searched, some_QD, scores_QM, places_QM, k)
+            hits.scores_QK[open_Q], hits.rows_QK[open_Q] = found.scores_QK, found.rows_QK
+            open_Q = open_Q[~is_sure_Q]
+            num_kept *= 4
+        return hits
 
 
 def merged(parts: Sequence[Hits], k: int) -> Hits:
@@ -117,12 +135,14 @@ def scores_of(vectors: VectorFolder, queries_QD: np.ndarray, rows: Sequence[Sequ
 class _Searched:
     """The vectors that a search runs over; a place is a vector's number among them."""
 
-    def __init__(self, folder: VectorFolder, stems: Sequence[str]) -> None:
+    def __init__(self, folder: VectorFolder, stems: Sequence[str], keep_bytes: int = 0) -> None:
         self.vectors = [folder.vectors(stem) for stem in stems]
         tables = [folder.rows(stem)["entity_row"].to_numpy() for stem in stems]
         self.entity_rows = np.concatenate([*tables, np.zeros(0, np.int64)])
         self.starts = np.cumsum([0, *map(len, self.vectors)])
         self.is_cosine = folder.similarity == "cosine"
+        num_bytes = int(self.starts[-1]) * (self.vectors[0].shape[1] if self.vectors else 0) * 4
+        self._kept: list[tuple[int, torch.Tensor]] | None = [] if 0 < num_bytes <= keep_bytes else None
 
     @cached_property
     def largest_norm(self) -> float:
@@ -132,7 +152,15 @@ class _Searched:
         return max(norms, default=0.0)
 
     def blocks(self) -> Iterator[tuple[int, torch.Tensor]]:
-        """The place of the first vector, and the vectors in fp32; the next block takes the same memory."""
+        """The place of the first vector, and the vectors in fp32; unless they are kept, the next takes their memory."""
+        if self._kept is None:
+            yield from self._read_blocks()
+            return
+        if not self._kept:
+            self._kept += [(first, block_ND.clone()) for first, block_ND in self._read_blocks()]
+        yield from self._kept
+
+    def _read_blocks(self) -> Iterator[tuple[int, torch.Tensor]]:
         num_rows = int(self.starts[-1])
         buffer = torch.empty((min(BLOCK_ROWS, num_rows), self.vectors[0].shape[1] if self.vectors else 0))
         for first in range(0, num_rows, BLOCK_ROWS):
