@@ -1,4 +1,4 @@
-"""How encoding and searching spread over workers here, what a shard costs to hand out, and what that means for a cluster.
+"""How encoding and searching spread over workers here, what handing out a shard costs, and what a cluster makes of it.
 
 Measured on this machine: 1, 2 and 4 workers of one thread each (four of them share two cores), and the coordination of
 shards without work. Simulated from that: a KB of 2.36M entities on 1, 8, 64 and 512 GPU workers. The simulation
@@ -34,7 +34,7 @@ from pel_ray.vectors import Shard, VectorFolder, plan_shards
 
 ENTITIES, SHARD_ROWS = 2_360_000, 4096
 GPU_RATE = 1500.0
-"""Entities a second of one GPU with BERT-base and short texts: an assumption, about what a V100's fp16 throughput gives."""
+"""Entities a second of one GPU with BERT-base and short texts: an assumption."""
 START_SECONDS = 15.0
 """Of a worker: importing torch and loading a tower takes 10 to 12 s here; the rest is scheduling."""
 SPREAD = 0.1
