@@ -8,6 +8,7 @@ PelRayError
 ├── StorageError     a disk or bucket that refuses to be read or written
 ├── ResourceError    more CPUs, GPUs or memory asked for than there are
 ├── TrainingError    a training that cannot go on, such as a loss that is no number
+├── JobError         a job server that does not answer or refuses us, or a job it does not know
 ├── StepFailed       a step of a pipeline, with the command that goes on from there
 └── MissingPackage   an optional package that this command needs
 
@@ -53,6 +54,10 @@ class ResourceError(PelRayError):
 
 class TrainingError(PelRayError):
     """A training that cannot go on, such as a loss that is no number."""
+
+
+class JobError(PelRayError):
+    """A job server that does not answer or refuses us, or a job it does not know."""
 
 
 class StepFailed(PelRayError):

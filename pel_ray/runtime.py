@@ -211,7 +211,7 @@ class ActorPools:
     def __init__(self, ask: Ask) -> None:
         self.ask = ask
         self._one = WarmActor(ask)
-        self._seen: set[Location] = set()
+        self._seen: set[str] = set()
 
     def map(self, work: ShardWork, job: Any, shards: Sequence[Shard]) -> Iterator[dict[str, Any]]:
         import ray
@@ -236,9 +236,9 @@ class ActorPools:
             yield dict(row)
 
     def check_sees(self, folder: Location) -> None:
-        if not self.ask.is_local and folder not in self._seen:
+        if not self.ask.is_local and folder.address not in self._seen:
             check_all_nodes_see(folder)
-            self._seen.add(folder)
+            self._seen.add(folder.address)
 
     def stop(self) -> None:
         self._one.stop()

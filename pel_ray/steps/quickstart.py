@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import pathlib
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -56,8 +56,12 @@ class QuickstartSettings(Settings):
         lr=1e-4, epochs=1, batch_size=64, micro_batch=64, warmup=0.1, freeze_embeddings=True, dropout=0.0
     )
     """A higher learning rate than the paper's, for so few steps."""
-    nil_share: float = Field(default=0.1, gt=0, lt=1)
-    """Share of the terms that leave the KB, so that there are mentions of what it does not hold."""
+    nil_types: Annotated[list[str], Field(min_length=1)] = [
+        "Abnormality of the eye",
+        "Neoplasm",
+        "Abnormality of the respiratory system",
+    ]
+    """Branches that leave the KB, about a tenth of it, so that there are mentions of what it does not hold."""
     resources: Resources = Resources()
     """With what it runs."""
     overwrite: bool = False
@@ -74,22 +78,16 @@ class Quickstart:
         return join(self.settings.out, name)
 
     def data(self) -> list[Outcome]:
-        """Imports the ontology with its synonyms as mentions, and takes some terms out of the KB again."""
+        """Imports the ontology with its synonyms as mentions, and takes some branches out of the KB again."""
         overwrite = self.settings.overwrite
         ontology = self.settings.data.model_dump()
         imported = import_obo(
             OboSettings(file=str(hpo_file()), out=self.folder("imported"), overwrite=overwrite, **ontology)
         )
-        # Another seed than that of the splits, or else the terms that leave would be those of a split.
-        chance = OkbSettings(
-            data=self.folder("imported"),
-            out=self.folder("data"),
-            by="share",
-            share=self.settings.nil_share,
-            seed=self.settings.data.seed + 1,
-            overwrite=overwrite,
+        nil = OkbSettings(
+            data=self.folder("imported"), out=self.folder("data"), types=self.settings.nil_types, overwrite=overwrite
         )
-        return imported + make_okb(chance)
+        return imported + make_okb(nil)
 
     def vectors(self) -> Outcome:
         """Encodes the terms with the untrained model."""

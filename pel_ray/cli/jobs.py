@@ -1,0 +1,240 @@
+"""pel-ray submit, status, logs and stop: commands on a cluster, through Ray's job server."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pel_ray import console
+from pel_ray.errors import InputError, SettingsError
+from pel_ray.job_package import EXCLUDES, Package, make_package
+from pel_ray.kuberay import IMAGE, job_manifests, manifest_text
+from pel_ray.spec import read_spec
+from pel_ray.submission import JobServer, JobState, equivalent_line, run_job
+
+NOT_FOR_A_CLUSTER = ("submit", "status", "logs", "stop")
+SPEC_ENDINGS = (".yaml", ".yml")
+
+_address = click.option(
+    "--address",
+    metavar="URL",
+    envvar="RAY_API_SERVER_ADDRESS",
+    help="The job server of the cluster, such as http://head:8265.  [default: RAY_API_SERVER_ADDRESS]",
+)
+
+
+@click.command(
+    "submit",
+    context_settings={"allow_interspersed_args": False},
+    epilog="Example: pel-ray submit --address http://head:8265 -- train --spec jobs/train.yaml --out /shared/runs/pb",
+)
+@_address
+@click.option("--retries", default=0, type=click.IntRange(0), help="How often to submit a job that failed again.")
+@click.option("--no-follow", is_flag=True, help="Print the id of the job and leave it to itself.")
+@click.option("--exclude", multiple=True, metavar="PATTERN", help="What else not to send; as in .gitignore.")
+@click.option("--print", "only_print", is_flag=True, help="Print the equivalent `ray job submit` line, and stop.")
+@click.option("--kuberay", metavar="FILE", help="Write a KubeRay RayJob manifest instead of submitting.")
+@click.option("--image", default=IMAGE, show_default=True, help="With --kuberay: what the pods run.")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="COMMAND...")
+def submit(
+    address: str | None,
+    retries: int,
+    no_follow: bool,
+    exclude: tuple[str, ...],
+    only_print: bool,
+    kuberay: str | None,
+    image: str,
+    command: tuple[str, ...],
+) -> None:
+    """Run a pel-ray command on a cluster: COMMAND is its command line, or a job spec that names one.
+
+    The working directory goes along without data, runs, .git and caches; the log is shown as it grows and the exit code
+    is that of the command. Folders must be absolute paths on storage that all nodes share, or s3:// URIs.
+    """
+    words = command_of(command)
+    if kuberay is not None:
+        _check_folders(_parsed(words), None)
+        Path(kuberay).write_text(manifest_text(job_manifests(words, image=image, retries=retries)))
+        console.say(f"{kuberay}: run it with kubectl apply -f {shlex.quote(kuberay)}")
+        return
+    if only_print:
+        _parsed(words)
+        click.echo(equivalent_line(_given(address), ["pel-ray", *words], ".", [*EXCLUDES, *exclude]))
+        return
+    if no_follow and retries:
+        raise click.UsageError("--retries needs somebody to see that the job failed: leave out --no-follow")
+    submit_words(_given(address), words, retries=retries, follow=not no_follow, exclude=exclude)
+
+
+def submit_words(
+    address: str, words: Sequence[str], *, retries: int = 0, follow: bool = True, exclude: Sequence[str] = ()
+) -> None:
+    """Runs a command on a cluster and exits as it does; `--address` on a command itself comes here too."""
+    parameters = _parsed(words)
+    package = make_package(Path(), exclude)
+    _check_folders(parameters, package)
+    _run(JobServer(address), shlex.join(["pel-ray", *words]), package, retries, follow)
+
+
+def _run(server: JobServer, entrypoint: str, package: Package, retries: int, follow: bool) -> None:
+    console.say(f"sending the working directory: {package}")
+    if not follow:
+        job = server.submit(entrypoint, package)
+        console.say(f"submitted job {job}")
+        console.say(f"follow it with: pel-ray logs --address {server.address} --follow {job}")
+        return
+    state = _interruptible(
+        lambda: run_job(server, entrypoint, package, retries=retries, say=console.say, show=_show_log), server
+    )
+    _finish(server, state)
+
+
+@click.command("status", epilog="Example: pel-ray status --address http://head:8265 raysubmit_4LamXRuQpYdSMg7J")
+@_address
+@click.argument("job", required=False)
+def status(address: str | None, job: str | None) -> None:
+    """Say how far a job is and, if it failed, its last lines; without JOB, list all jobs."""
+    server = JobServer(_given(address))
+    if job is None:
+        rows = [(state.job, state.status.lower(), state.exit_code, state.entrypoint) for state in server.states()]
+        console.show_table(("job", "status", "exit code", "command"), rows, num_text_columns=4)
+        return
+    state = server.state(job)
+    console.say(f"{state}: {state.entrypoint}")
+    if state.status == "FAILED":
+        _show_failure(server, state)
+
+
+@click.command("logs", epilog="Example: pel-ray logs --address http://head:8265 --follow raysubmit_4LamXRuQpYdSMg7J")
+@_address
+@click.option("--follow", is_flag=True, help="Go on until the job has ended, and exit with its code.")
+@click.argument("job")
+def logs(address: str | None, follow: bool, job: str) -> None:
+    """Show what a job has written."""
+    server = JobServer(_given(address))
+    if not follow:
+        _show_log(server.log(job))
+        return
+    _finish(server, _interruptible(lambda: server.follow(job, _show_log), server))
+
+
+@click.command("stop", epilog="Example: pel-ray stop --address http://head:8265 raysubmit_4LamXRuQpYdSMg7J")
+@_address
+@click.argument("job")
+def stop(address: str | None, job: str) -> None:
+    """End a job; what it has finished stays, and submitting it again goes on from there."""
+    server = JobServer(_given(address))
+    console.say(f"stopping job {job}" if server.stop(job) else f"{server.state(job)} already")
+
+
+def command_of(words: Sequence[str]) -> list[str]:
+    """The words of a pel-ray command, which a job spec in their place names in its first lines."""
+    from pel_ray.cli import COMMANDS
+
+    first, *rest = words
+    if first.endswith(SPEC_ENDINGS):
+        return [*_command_of_spec(first), *rest]
+    if first == "pel-ray" and rest:
+        return command_of(rest)
+    if first not in COMMANDS or first in NOT_FOR_A_CLUSTER:
+        known = [name for name in COMMANDS if name not in NOT_FOR_A_CLUSTER]
+        near = difflib.get_close_matches(first, known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(known)}, or a job spec"
+        raise click.UsageError(f"{first!r} is no command to submit; {hint}")
+    return list(words)
+
+
+def _command_of_spec(path: str) -> list[str]:
+    """`train --spec FILE` for a file that says `# Command   pel-ray train --spec ...` at its top."""
+    read_spec(path)
+    for line in Path(path).read_text(encoding="utf-8").splitlines():
+        found = re.match(r"#.*\bpel-ray ((?:[a-z][a-z-]* ){1,2})(--spec )?\S*" + re.escape(Path(path).name), line)
+        if found:
+            return [*found[1].split(), *(["--spec"] if found[2] else []), path]
+    raise SettingsError(
+        f"{path}: does not say which command it is for. Name it, as in `submit -- train --spec {path}`, or at the top "
+        f"of the file: `# Command   pel-ray train --spec {path}`"
+    )
+
+
+def _parsed(words: Sequence[str]) -> dict[str, Any]:
+    """What the command will be told; wrong usage is found here and not on the cluster."""
+    from pel_ray.cli import cli
+
+    context = click.Context(cli, info_name="pel-ray")
+    command: click.Command = cli
+    arguments = list(words)
+    while isinstance(command, click.Group) and arguments:
+        name = arguments.pop(0)
+        inner = command.get_command(context, name)
+        if inner is None:
+            known = ", ".join(command.list_commands(context))
+            raise click.UsageError(f"{name!r} is no command; expected one of {known}")
+        command, context = inner, click.Context(inner, info_name=name, parent=context)
+    command.parse_args(context, arguments)
+    return dict(context.params)
+
+
+def _check_folders(parameters: dict[str, Any], package: Package | None) -> None:
+    """Refuses what the job would not find, or would leave in a folder of the head that goes with the job."""
+    spec = parameters.get("spec")
+    values = (read_spec(spec) if spec else {}) | {name: value for name, value in parameters.items() if value}
+    for name, value in values.items():
+        if name == "out" and isinstance(value, str) and _is_relative(value):
+            raise InputError(
+                f"out {value}",
+                "a relative folder would be in a temporary place of the cluster and be lost. Give --out an absolute "
+                "path on storage that all nodes share, or an s3:// URI",
+            )
+        for path in value if isinstance(value, (list, tuple)) else [value]:
+            is_here = isinstance(path, str) and name != "spec" and _is_relative(path) and Path(path).exists()
+            if is_here and (package is None or not package.holds(path)):
+                raise InputError(
+                    f"{name} {path}",
+                    "is here but does not go to the cluster. Put it on storage that all nodes share and give its "
+                    "absolute path there, or an s3:// URI",
+                )
+
+
+def _is_relative(path: str) -> bool:
+    return "://" not in path and not Path(path).is_absolute()
+
+
+def _given(address: str | None) -> str:
+    if address is None:
+        raise click.UsageError("--address is missing: the job server of the cluster, such as http://head:8265")
+    return address
+
+
+def _interruptible(follow: Callable[[], JobState], server: JobServer) -> JobState:
+    try:
+        return follow()
+    except KeyboardInterrupt:
+        click.echo(f"the job goes on; see `pel-ray status --address {server.address}`, or `stop` it", err=True)
+        raise
+
+
+def _finish(server: JobServer, state: JobState) -> None:
+    if state.code:
+        _show_failure(server, state)
+    else:
+        console.say(str(state))
+    sys.exit(state.code)
+
+
+def _show_failure(server: JobServer, state: JobState) -> None:
+    lines = server.last_lines(state.job)
+    click.echo(f"pel-ray: {state}; its last lines:" if lines else f"pel-ray: {state}: {state.message}", err=True)
+    for line in lines:
+        click.echo(f"    {line}", err=True)
+
+
+def _show_log(text: str) -> None:
+    click.echo(text, nl=False)

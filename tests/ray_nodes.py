@@ -1,0 +1,181 @@
+"""A Ray cluster on this machine: each node a `ray start` process of its own, with a token and a job server."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.killing import wait_for
+
+SECONDS_TO_START = 90
+OBJECT_STORE_BYTES = 100 << 20
+NUM_WORKER_PORTS = 60
+
+
+@dataclass
+class Node:
+    """One `ray start --block`, which is the parent of all that its node runs."""
+
+    process: subprocess.Popen[bytes]
+    _ours: dict[int, str] = field(default_factory=dict)
+
+    def raylet_pid(self) -> int:
+        (pid,) = (pid for pid in descendants(self.process.pid) if _program(pid) == "raylet")
+        return pid
+
+    def ask_to_end(self) -> None:
+        self._ours = {pid: _began(pid) for pid in descendants(self.process.pid)}
+        self.process.terminate()
+
+    def end(self) -> None:
+        """Ends every process that the node had when it was asked to, by pid."""
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(5)
+        for pid, began in self._ours.items():
+            # A number may have gone to a new process, of somebody else.
+            if began and _began(pid) == began:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        self.process.kill()
+        self.process.wait(10)
+
+
+@dataclass
+class Cluster:
+    """A head without CPUs, and workers; commands are run with `environment`."""
+
+    folder: Path
+    token: str
+    dashboard_port: int
+    gcs_port: int
+    first_worker_port: int
+    """Each node has a range of its own, below those that the kernel hands out."""
+    nodes: list[Node] = field(default_factory=list)
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.dashboard_port}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """For who may use the cluster; nothing of another Ray that this process may have."""
+        programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        return environment_without_ray() | {
+            "PATH": programs,
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN_PATH": str(self.folder / "token"),
+            "RAY_raylet_start_wait_time_s": str(SECONDS_TO_START),
+        }
+
+    def start_head(self) -> None:
+        self._start(
+            *("--head", "--num-cpus=0", f"--port={self.gcs_port}", f"--temp-dir={self.folder / 'ray'}"),
+            *("--dashboard-host=127.0.0.1", f"--dashboard-port={self.dashboard_port}"),
+        )
+        wait_for(lambda: self.num_alive() == 1, SECONDS_TO_START)
+
+    def start_worker(self, num_cpus: int) -> None:
+        """One after the other: two that start at once on one machine can choose the same name for their sockets."""
+        num_before = self.num_alive()
+        self._start(f"--address=127.0.0.1:{self.gcs_port}", f"--num-cpus={num_cpus}")
+        wait_for(lambda: self.num_alive() == num_before + 1, SECONDS_TO_START)
+
+    def _start(self, *options: str) -> None:
+        first_port = self.first_worker_port + len(self.nodes) * NUM_WORKER_PORTS
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--node-ip-address=127.0.0.1"]
+        command += ["--disable-usage-stats", f"--object-store-memory={OBJECT_STORE_BYTES}", *options]
+        command += [f"--min-worker-port={first_port}", f"--max-worker-port={first_port + NUM_WORKER_PORTS - 1}"]
+        with open(self.folder / f"node-{len(self.nodes)}.log", "wb") as log:
+            process = subprocess.Popen(
+                command, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder
+            )
+        self.nodes.append(Node(process))
+
+    def num_alive(self) -> int:
+        """Nodes that the head knows and hears of; 0 while it does not answer yet."""
+        for number, node in enumerate(self.nodes):
+            assert node.process.poll() is None, (self.folder / f"node-{number}.log").read_text()
+        headers = {"Authorization": f"Bearer {self.token}"}
+        request = urllib.request.Request(f"{self.address}/nodes?view=summary", headers=headers)
+        try:
+            with urllib.request.urlopen(request, timeout=5) as answer:
+                nodes = json.load(answer)["data"]["summary"]
+        except OSError:
+            return 0
+        return sum(node["raylet"].get("state") == "ALIVE" for node in nodes)
+
+
+@contextmanager
+def ray_nodes(num_workers: int = 1, num_cpus: int = 1) -> Iterator[Cluster]:
+    """A head and workers with `num_cpus` each; all their processes are gone when the block ends, also by an error."""
+    # Sockets are in here, and their paths may have 107 characters at most.
+    folder = Path(tempfile.mkdtemp(prefix="pel-", dir="/tmp"))
+    cluster = Cluster(folder, secrets.token_hex(32), free_port(), free_port(), 20_000 + secrets.randbelow(10_000))
+    (folder / "token").write_text(cluster.token)
+    try:
+        cluster.start_head()
+        for _ in range(num_workers):
+            cluster.start_worker(num_cpus)
+        yield cluster
+    finally:
+        for node in cluster.nodes:
+            node.ask_to_end()
+        for node in cluster.nodes:
+            node.end()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def environment_without_ray() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def descendants(pid: int) -> list[int]:
+    """Children of a process, and theirs."""
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        if fields := _stat(int(path.name)):
+            children.setdefault(int(fields[1]), []).append(int(path.name))
+    found, waiting = [], [pid]
+    while waiting:
+        inner = children.get(waiting.pop(), [])
+        found += inner
+        waiting += inner
+    return found
+
+
+def _program(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _began(pid: int) -> str:
+    fields = _stat(pid)
+    return fields[19] if fields else ""
+
+
+def _stat(pid: int) -> list[str]:
+    """What the kernel says of a process after its name: state, parent, ...; nothing if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []

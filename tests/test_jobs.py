@@ -1,0 +1,275 @@
+"""Jobs on a real cluster of three nodes on this machine, with a token and a job server."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import re
+import shlex
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pel_ray.cli.jobs import command_of
+from pel_ray.errors import InputError, SettingsError
+from pel_ray.job_package import make_package
+from pel_ray.storage import locate
+from pel_ray.submission import JobState
+from pel_ray.vectors import VectorFolder
+from tests.conftest import RunCommand
+from tests.killing import wait_for
+from tests.models import write_encoder
+from tests.ray_nodes import Cluster, environment_without_ray, free_port, ray_nodes
+from tests.reading import rows_of
+from tests.samples import KB_ROWS, write_jsonl
+
+JOBS = Path(__file__).parent.parent / "jobs"
+SECONDS = 120
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with ray_nodes(num_workers=2, num_cpus=1) as cluster:
+        yield cluster
+        pids = [pid for node in cluster.nodes for pid in (node.process.pid, node.raylet_pid())]
+    assert not cluster.folder.exists()
+    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 20)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What all nodes see: an encoder `tiny` and a data set `set`."""
+    shared = tmp_path_factory.mktemp("shared")
+    write_encoder(shared / "tiny")
+    write_jsonl(shared / "kb.jsonl", KB_ROWS)
+    command = [sys.executable, "-m", "pel_ray", "import", "jsonl", "--kb", "kb.jsonl", "--out", "set"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=shared)
+    return shared
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A working directory with a spec, and with what must stay behind."""
+    for name in (
+        "jobs/encode.yaml",
+        "code.py",
+        "data/kb.jsonl",
+        "runs/x",
+        ".git/HEAD",
+        ".venv/x",
+        "a/__pycache__/x.pyc",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"# {name}\n")
+    return tmp_path
+
+
+def run(cluster: Cluster, *arguments: object, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A command in a process of its own: Ray reads its token once and for all."""
+    command = [sys.executable, "-m", "pel_ray", *map(str, arguments)]
+    return subprocess.run(
+        command, env=cluster.environment | environment, cwd=cwd, capture_output=True, text=True, timeout=SECONDS
+    )
+
+
+def run_code(cluster: Cluster, code: str, cwd: Path) -> list[str]:
+    """What Python code prints that has a `server`, and a `package` of the working directory."""
+    before = (
+        "import pathlib\n"
+        "from pel_ray.job_package import make_package\n"
+        "from pel_ray.submission import JobServer\n"
+        f"server, package = JobServer({cluster.address!r}), make_package(pathlib.Path())\n"
+    )
+    command = [sys.executable, "-c", before + code]
+    done = subprocess.run(
+        command, env=cluster.environment, cwd=cwd, capture_output=True, text=True, timeout=SECONDS, check=True
+    )
+    return done.stdout.splitlines()
+
+
+def encode_spec(project: Path, shared: Path, out: Path) -> None:
+    settings = {
+        "kb": str(shared / "set"),
+        "out": str(out),
+        "model": {"encoder": str(shared / "tiny")},
+        "shard_rows": 2,
+    }
+    text = "# Command   pel-ray encode-kb --spec jobs/encode.yaml\n" + json.dumps(settings)
+    (project / "jobs" / "encode.yaml").write_text(text)
+
+
+def test_a_submitted_spec_runs_on_the_workers_and_gives_what_the_library_gives(
+    cluster: Cluster, shared: Path, project: Path
+) -> None:
+    from pel_ray import ModelSettings, load_model
+
+    encode_spec(project, shared, shared / "vectors")
+    result = run(cluster, "submit", "--address", cluster.address, "jobs/encode.yaml", cwd=project)
+    assert result.returncode == 0, result
+    assert "2 files, 0.0 MiB" in result.stdout and "submitted job raysubmit_" in result.stdout
+    assert "2 x (1 CPUs, 0 GPUs) on the cluster" in result.stdout and "vectors, 4 rows, done" in result.stdout
+    expected = load_model(ModelSettings(encoder=str(shared / "tiny"))).encode_entities(rows_of(shared / "set", "kb"))
+    folder = VectorFolder.open(locate(shared / "vectors"))
+    found = np.concatenate([folder.vectors(stem) for stem in folder.stems])
+    np.testing.assert_allclose(found.astype(np.float32), expected, atol=1e-3)
+
+
+def test_the_printed_line_of_ray_does_the_same(cluster: Cluster, shared: Path, project: Path) -> None:
+    arguments = ["submit", "--address", cluster.address, "--exclude", "it's", "--print", "--", "show", shared / "set"]
+    line = run(cluster, *arguments, cwd=project).stdout
+    assert line.startswith("ray job submit ")
+    done = subprocess.run(
+        line, shell=True, env=cluster.environment, cwd=project, capture_output=True, text=True, timeout=SECONDS
+    )
+    assert done.returncode == 0 and "aspirin" in done.stdout, done
+
+
+def test_a_job_that_fails_again_leaves_its_exit_code_and_its_last_lines(cluster: Cluster, project: Path) -> None:
+    arguments = ["submit", "--address", cluster.address, "--retries", 1, "--", "show", "/nowhere"]
+    failed = run(cluster, *arguments, cwd=project)
+    assert failed.returncode == 1 and failed.stdout.count("/nowhere does not exist") == 2
+    assert len(set(re.findall(r"^submitted job (\S+)$", failed.stdout, re.MULTILINE))) == 2
+    header, *_, last = failed.stderr.splitlines()
+    assert "failed with exit code 1; its last lines:" in header and "/nowhere does not exist" in last
+    job = header.split()[2]
+    looked = run(cluster, "status", "--address", cluster.address, job, cwd=project)
+    assert looked.returncode == 0 and f"job {job} failed with exit code 1: pel-ray show /nowhere" in looked.stdout
+    log = run(cluster, "logs", job, cwd=project, RAY_API_SERVER_ADDRESS=cluster.address)
+    assert log.returncode == 0 and "/nowhere does not exist" in log.stdout
+    assert run(cluster, "logs", "--follow", job, cwd=project, RAY_API_SERVER_ADDRESS=cluster.address).returncode == 1
+
+
+def test_a_stopped_job_ends_and_is_listed_as_stopped(cluster: Cluster, project: Path) -> None:
+    (job,) = run_code(cluster, "print(server.submit('sleep 300', package))", project)
+    address = ["--address", cluster.address]
+    assert "stopping" in run(cluster, "stop", *address, job, cwd=project).stdout
+    assert run(cluster, "logs", "--follow", *address, job, cwd=project).returncode != 0
+    listed = run(cluster, "status", *address, cwd=project).stdout
+    (line,) = (line for line in listed.splitlines() if job in line)
+    assert "stopped" in line and "sleep 300" in line
+    assert "stopped already" in run(cluster, "stop", *address, job, cwd=project).stdout
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"RAY_AUTH_TOKEN": "wrong" * 8}, "refuses this token"),
+        ({"RAY_AUTH_MODE": "disabled"}, "wants a token and got none"),
+    ],
+)
+def test_who_has_no_right_token_is_refused_in_one_line(
+    cluster: Cluster, project: Path, environment: dict[str, str], expected: str
+) -> None:
+    result = run(cluster, "submit", "--address", cluster.address, "doctor", cwd=project, **environment)
+    assert result.returncode == 1 and len(result.stderr.splitlines()) == 1, result
+    assert expected in result.stderr and cluster.token not in result.stderr
+
+
+def test_an_unknown_job_is_one_line(cluster: Cluster, project: Path) -> None:
+    for arguments in (["status"], ["logs"], ["logs", "--follow"], ["stop"]):
+        result = run(cluster, *arguments, "--address", cluster.address, "raysubmit_none", cwd=project)
+        assert result.returncode == 1 and "knows no job raysubmit_none" in result.stderr, result
+        assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.fixture(params=["2.9.3", "", None])
+def other_server(request: pytest.FixtureRequest) -> Iterator[tuple[str, str | None]]:
+    """A web server that says it is an old Ray, says nothing, or knows nothing."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(404 if request.param is None else 200)
+            self.end_headers()
+            self.wfile.write(json.dumps({"ray_version": request.param}).encode() if request.param else b"hello")
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", request.param
+        server.shutdown()
+        thread.join()
+
+
+def test_an_address_without_a_fitting_server_is_one_line(
+    other_server: tuple[str, str | None], pel_ray: RunCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, version = other_server
+    # What is in the environment must not win over the address that was given.
+    monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:1")
+    error = pel_ray("status", "--address", address).error
+    assert {"2.9.3": "runs Ray 2.9.3", "": "does not answer as Ray", None: "no job server of Ray"}[version] in error
+    nobody = f"http://127.0.0.1:{free_port()}"
+    assert f"no job server answers at {nobody}" in pel_ray("status", "--address", nobody).error
+    assert "Expected one like http://head:8265" in pel_ray("status", "--address", "head:8265").error
+
+
+def test_the_package_holds_code_and_no_data(project: Path) -> None:
+    (project / "code").mkdir()
+    (project / "code" / "data").mkdir()
+    (project / "code" / "data" / "module.py").write_text("x")
+    (project / ".gitignore").write_text("*.log\n")
+    (project / "big.log").write_text("x" * 1000)
+    package = make_package(project)
+    assert set(package.sizes) == {"jobs/encode.yaml", "code.py", "code/data/module.py", ".gitignore"}
+    assert package.holds("code") and package.holds("jobs/encode.yaml") and not package.holds("data/kb.jsonl")
+    with pytest.raises(InputError, match=r"The largest are jobs \(0.0 MiB\).*--exclude PATTERN"):
+        make_package(project, max_bytes=10)
+    assert set(make_package(project, ["code*"]).sizes) == {"jobs/encode.yaml", ".gitignore"}
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "expected"),
+    [
+        (["trian", "data"], 2, "did you mean 'train'?"),
+        (["submit", "train"], 2, "no command to submit"),
+        (["import", "obi", "x"], 2, "'obi' is no command"),
+        (["encode-kb", "/kb", "--no-such"], 2, "--no-such"),
+        (["encode-kb", "/kb", "--out", "runs/x"], 1, "would be in a temporary place of the cluster and be lost"),
+        (["encode-kb", "data", "--out", "/shared/x"], 1, "kb data: is here but does not go to the cluster"),
+    ],
+)
+def test_what_cannot_work_on_a_cluster_is_refused_before_it_is_sent(
+    pel_ray: RunCommand, project: Path, words: list[str], code: int, expected: str
+) -> None:
+    result = pel_ray("submit", "--address", f"http://127.0.0.1:{free_port()}", "--", *words)
+    assert result.code == code and expected in result.err
+
+
+def test_a_spec_says_which_command_it_is_for(tmp_path: Path) -> None:
+    for spec in sorted(JOBS.glob("*.yaml")):
+        name, *rest = command_of([str(spec), "--plan"])
+        assert rest[-2:] == [str(spec), "--plan"], spec
+        assert f"pel-ray {shlex.join([name, *rest[:-2]])}" in spec.read_text(), spec
+    silent = tmp_path / "silent.yaml"
+    silent.write_text("# Command   pel-ray train --spec other.yaml\nout: x\n")
+    with pytest.raises(SettingsError, match="does not say which command it is for"):
+        command_of([str(silent)])
+
+
+def test_only_what_may_succeed_the_next_time_is_worth_a_retry() -> None:
+    def is_worth(status: str, exit_code: int | None) -> bool:
+        return JobState("job", status, "pel-ray", exit_code, "").is_worth_a_retry
+
+    assert is_worth("FAILED", 1) and is_worth("FAILED", None) and is_worth("FAILED", 137)
+    # 2 is wrong usage.
+    assert not is_worth("FAILED", 2) and not is_worth("STOPPED", 143) and not is_worth("SUCCEEDED", 0)
+
+
+def test_an_exit_code_is_never_that_of_success_unless_the_job_succeeded() -> None:
+    def code(status: str, exit_code: int | None) -> int:
+        return JobState("job", status, "pel-ray", exit_code, "").code
+
+    assert [code("SUCCEEDED", None), code("FAILED", None), code("STOPPED", 0), code("FAILED", 137)] == [0, 1, 1, 137]
+
+
+def test_nothing_of_another_ray_reaches_the_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "elsewhere")
+    assert "RAY_ADDRESS" not in environment_without_ray()

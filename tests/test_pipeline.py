@@ -1,0 +1,140 @@
+"""run: a pipeline does its steps in order, skips what is done, and a failure says how to go on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pytest
+import yaml
+
+from pel_ray.artifacts import read_manifest
+from pel_ray.cli import cli
+from pel_ray.cli.jobs import command_of
+from pel_ray.cli.options import SettingsCommand
+from pel_ray.spec import resolve
+from pel_ray.storage import locate
+from tests.conftest import RunCommand
+from tests.models import write_encoder
+from tests.samples import OBO, write_jsonl
+from tests.test_evaluate import NUM_ENTITIES, NUM_MENTIONS, entity, mention
+
+JOBS = Path(__file__).parent.parent / "jobs"
+PIPELINE = """\
+out: made
+steps:
+  - name: data
+    run: import obo
+    with: {file: toy.obo, out: "{out}/data", mentions: synonyms, validation: 0, test: 0}
+  - name: vectors
+    run: encode-kb
+    spec: encode.yaml
+    with: {kb: "{out}/data", out: "{out}/vectors", model: {layers: 1}}
+  - name: index
+    run: index
+    with: {vectors: "{out}/vectors", out: "{out}/index", kind: flat}
+"""
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> None:
+    (tmp_path / "toy.obo").write_text(OBO)
+    write_encoder(tmp_path / "tiny")
+    (tmp_path / "encode.yaml").write_text("kb: none\nout: none\nmodel: {encoder: tiny, layers: 2}\n")
+    (tmp_path / "pipeline.yaml").write_text(PIPELINE)
+
+
+def test_steps_run_in_order_and_a_rerun_does_nothing(files: None, pel_ray: RunCommand, ray_here: None) -> None:
+    first = pel_ray("run", "pipeline.yaml")
+    assert first.code == 0, first.err
+    assert first.out.index("[1/3] data") < first.out.index("[2/3] vectors") < first.out.index("[3/3] index")
+    made = read_manifest(locate("made/vectors"), "vectors")
+    # The pipeline's word wins over that of the step's own spec.
+    assert made.request.settings["model"]["layers"] == 1
+    assert pel_ray("run", "pipeline.yaml").out.count("already done") == first.out.count("done in")
+
+
+def test_a_failed_step_names_itself_and_the_command_to_go_on(
+    files: None, tmp_path: Path, pel_ray: RunCommand, ray_here: None
+) -> None:
+    (tmp_path / "toy.obo").unlink()
+    error = pel_ray("run", "pipeline.yaml", "--out", "else where", "--set", "vectors.store=fp32").error
+    assert "step data: " in error
+    assert error.endswith("go on with: pel-ray run pipeline.yaml --out 'else where' --set vectors.store=fp32")
+
+
+def test_plan_shows_every_setting_and_starts_nothing(files: None, tmp_path: Path, pel_ray: RunCommand) -> None:
+    shown = yaml.safe_load(pel_ray("run", "pipeline.yaml", "--out", "x", "--set", "vectors.store=fp32", "--plan").out)
+    assert [step["run"] for step in shown] == ["import obo", "encode-kb", "index"]
+    assert shown[1]["with"]["store"] == "fp32" and shown[1]["with"]["out"] == "x/vectors"
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("run: index", "run: indx", "step index runs 'indx', which is no command that a pipeline can run"),
+        ("run: index", "run: import", "step index runs 'import'"),
+        ("kind: flat", "kidn: flat", "step index: unknown key 'kidn'; did you mean 'kind'?"),
+        ("name: index", "name: data", "two steps are called 'data'"),
+        ("name: index", "nmae: index", "did you mean 'name'"),
+        ("steps:", "stps:", "did you mean 'steps'"),
+    ],
+)
+def test_a_bad_pipeline_is_refused_before_anything_starts(
+    files: None, tmp_path: Path, pel_ray: RunCommand, old: str, new: str, said: str
+) -> None:
+    (tmp_path / "pipeline.yaml").write_text(PIPELINE.replace(old, new))
+    assert said in pel_ray("run", "pipeline.yaml").error
+    assert not (tmp_path / "made").exists()
+
+
+def test_set_must_name_a_step(files: None, pel_ray: RunCommand) -> None:
+    assert "expected STEP.key=value with a step of data, vectors, index" in pel_ray(
+        "run", "pipeline.yaml", "--set", "vector.store=fp32"
+    ).error  # fmt: skip
+
+
+@pytest.mark.parametrize("spec", sorted(JOBS.glob("*.yaml")), ids=lambda spec: spec.stem)
+def test_every_job_says_its_command_and_resolves(
+    spec: Path, pel_ray: RunCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(JOBS.parent)
+    text = spec.read_text()
+    for heading in ("# Purpose ", "# Command ", "# Cost ", "# See "):
+        assert heading in text
+    words = command_of([str(spec)])
+    if words[0] == "run":
+        assert pel_ray("run", spec, "--plan").code == 0
+        return
+    found: object = cli
+    for word in words:
+        if isinstance(found, click.Group):
+            found = found.get_command(click.Context(cli), word)
+    assert isinstance(found, SettingsCommand)
+    resolve(found.model, spec=str(spec))
+
+
+def test_the_pipeline_job_goes_from_files_to_a_report(
+    tmp_path: Path, pel_ray: RunCommand, ray_here: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_encoder(tmp_path / "tiny")
+    write_jsonl(tmp_path / "kb.jsonl", [entity(number) for number in range(NUM_ENTITIES)])
+    write_jsonl(tmp_path / "mentions.jsonl", [mention(number) for number in range(NUM_MENTIONS)])
+    monkeypatch.chdir(JOBS.parent)
+    small = {
+        "data.kb": f"[{tmp_path / 'kb.jsonl'}]",
+        "data.mentions": f"[{tmp_path / 'mentions.jsonl'}]",
+        "train.model.encoder": tmp_path / "tiny",
+        "train.model.layers": 1,
+        "train.optimiser.epochs": 1,
+        "train.validation": "{}",
+        "validation.tune_nil": "true",
+    }
+    sets = [word for name, value in small.items() for word in ("--set", f"{name}={value}")]
+    done = pel_ray("run", "jobs/pipeline.yaml", "--out", tmp_path / "out", *sets)
+    assert done.code == 0, done.err
+    page = (tmp_path / "out" / "report" / "report.html").read_text()
+    assert "tf-idf" in page and "NIL" in page
+    links = pel_ray("link", tmp_path / "out" / "index", tmp_path / "mentions.jsonl")
+    assert len(links.out.splitlines()) == NUM_MENTIONS
