@@ -4,13 +4,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test setup lint bench pins clean
+.PHONY: run test test-cluster setup lint bench pins clean
 
 run: setup
 	$(BIN)/pel-ray quickstart
 
 test: setup lint
 	$(BIN)/pytest
+
+# The long form of the cluster tests: nodes killed in every step.
+test-cluster: setup
+	$(BIN)/pytest -m cluster
 
 setup: $(READY)
 
