@@ -1,6 +1,7 @@
 """Texts through a tower in chunks: activations of a chunk are kept, or computed again when its gradient arrives.
 
-Shapes: N texts in all, T texts of a chunk, L word pieces of its longest, D dimensions of a vector.
+Shapes: N texts in all, T texts of a chunk, L word pieces of its longest, D dimensions of a vector; a score is a vector
+of one dimension.
 """
 
 from __future__ import annotations
@@ -8,18 +9,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import nn
 
 from pel_ray.batches import gathered, plan_batches, ragged
-from pel_ray.encoder import Tower
 
 CPU_CHUNK_TOKENS = 8192
 PASS_TOKENS = {"cpu": 1024, "cuda": 16384}
 """What saturates a device; where memory allows more, texts of more different lengths would only be padded more."""
+
+
+class TextModule(Protocol):
+    """What turns texts into vectors, or into scores: a tower of the retriever, or the ranker."""
+
+    def embed(self, ids_TL: torch.Tensor) -> torch.Tensor: ...
+
+    def parameters(self) -> Iterator[nn.Parameter]: ...
+
+    def __call__(self, *inputs: torch.Tensor | None) -> torch.Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -79,7 +89,7 @@ def in_order(vectors: Sequence[torch.Tensor], chunks: Sequence[Chunk]) -> torch.
 class Passes:
     """A tower's passes over the chunks of one step; made anew in each step, inside the caller's autocast if any."""
 
-    def __init__(self, tower: Tower, *, normalise: bool, keeps: bool) -> None:
+    def __init__(self, tower: TextModule, *, normalise: bool, keeps: bool) -> None:
         is_training = torch.is_grad_enabled()
         self.tower = tower
         self.keeps = keeps and is_training

@@ -1,5 +1,7 @@
 """The training loop: one epoch from wherever its last checkpoint left it, alone or as one of many workers.
 
+What is trained comes from the job: the retriever and the ranker differ in their learner alone.
+
 Everything random is a function of (seed, epoch, mention row) or (seed, epoch, step), so a checkpoint needs no random
 state, and any number of workers takes the same steps. Workers share the micro-batches of a step among themselves, and
 add their gradients up once a step. DistributedDataParallel would want every worker to have the same number of
@@ -20,52 +22,13 @@ import numpy as np
 import torch
 from torch import distributed
 
-from pel_ray.encoder import ModelSettings, Precision, choose_dtype, load_model, save_whole
+from pel_ray.encoder import choose_dtype
 from pel_ray.errors import ResourceError, TrainingError
 from pel_ray.memory import peak_bytes
-from pel_ray.objective import Objective, ObjectiveSettings
-from pel_ray.optimiser import OptimiserSettings, learning_rate, load_state, make_optimiser, save_state
-from pel_ray.shard_work import ShardJob, ShardWorker
-from pel_ray.training_data import NegativeSettings, TrainingData
-from pel_ray.training_source import TrainingSource
+from pel_ray.optimiser import learning_rate, load_state, make_optimiser, save_state
+from pel_ray.shard_work import ShardWorker
+from pel_ray.training_learner import TrainJob
 from pel_ray.vectors import Shard
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainJob(ShardJob):
-    """What is trained; a shard is an epoch."""
-
-    phase = "train-"
-    unit = "epochs"
-    after_an_error = ""
-    remedy = "Lower --chunk-tokens first, then --micro-batch"
-
-    source: TrainingSource
-    model: ModelSettings
-    objective: ObjectiveSettings
-    negatives: NegativeSettings
-    optimiser: OptimiserSettings
-    precision: Precision
-    checkpoint_steps: int
-    keep_checkpoints: int
-    log_steps: int
-    seed: int
-    metrics: Path
-
-    @property
-    def state(self) -> Path:
-        return Path(self.folder.path)
-
-    def model_folder(self, epoch: int) -> Path:
-        """The model after so many epochs."""
-        return self.state / f"model-{epoch:03d}-{self.tag}"
-
-    def result_names(self, shard: Shard) -> tuple[str, ...]:
-        return (self.model_folder(shard.number + 1).name,)
-
-    def checkpoints(self) -> list[Path]:
-        """From the oldest to the newest."""
-        return sorted(self.state.glob(f"checkpoint-*-{self.tag}.safetensors"))
 
 
 @dataclass
@@ -85,12 +48,8 @@ class Sums:
         return {name: value / self.num_steps for name, value in self.values.items()}
 
 
-COUNTS = ("texts", "pieces", "missing_hard")
-"""Statistics that add up over the micro-batches of a step; the others are means."""
-
-
 class EpochTrainer(ShardWorker):
-    """Loads model, texts and the last checkpoint once, then trains the epoch it is called with."""
+    """Loads what is trained and the last checkpoint once, then trains the epoch it is called with."""
 
     job: TrainJob
 
@@ -105,15 +64,12 @@ class EpochTrainer(ShardWorker):
             torch.set_num_threads(job.threads)
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._dtype = choose_dtype(job.precision, self._device)
-        self._model = load_model(job.model)
-        _prepare(self._model, job)
-        for tower in (self._model.mention_tower, self._model.entity_tower):
-            tower.to(self._device).train()
-        self._objective = Objective(self._model, job.objective)
-        self._optimiser = make_optimiser(self._objective, job.optimiser)
+        self._learner = job.learner(self._device)
+        self._module, self._data = self._learner.module, self._learner.data
+        self._counts = ("texts", "pieces", self._learner.missing)
+        self._optimiser = make_optimiser(self._module, job.optimiser)
         self._scaler = torch.amp.GradScaler(self._device.type, enabled=self._dtype == torch.float16)
-        self._data: TrainingData = job.source.load()
-        self._weights = [weight for weight in self._objective.parameters() if weight.requires_grad]
+        self._weights = [weight for weight in self._module.parameters() if weight.requires_grad]
         self._start_seconds = time.monotonic() - began
 
     def do(self, shard: Shard) -> dict[str, Any]:
@@ -134,7 +90,7 @@ class EpochTrainer(ShardWorker):
             if is_saved:
                 self._save(epoch, step + 1, num_steps)
         if self._rank == 0:
-            self._save_model(epoch + 1)
+            self._learner.save(self.job.model_folder(epoch + 1))
         return {
             "epoch": epoch + 1,
             "steps": num_steps,
@@ -167,16 +123,16 @@ class EpochTrainer(ShardWorker):
         for number, start in list(enumerate(starts))[self._rank :: self._num_workers]:
             some = numbers[start : start + job.optimiser.micro_batch]
             share = len(some) / len(numbers)
-            batch, num_missing = self._data.batch(some, job.seed, epoch, job.negatives)
+            batch, num_missing = self._data.batch(some, epoch)
             seed = int(np.random.SeedSequence((job.seed, epoch, step, number)).generate_state(1)[0])
             with _out_of_memory(job), self._autocast():
-                loss, statistics = self._objective(batch, seed)
+                loss, statistics = self._module(batch, seed)
             with _out_of_memory(job):
                 self._scaler.scale(loss * share).backward()
             found = {name: float(value) for name, value in statistics.items()}
-            found |= {"loss": float(loss), "missing_hard": float(num_missing)}
+            found |= {"loss": float(loss), self._learner.missing: float(num_missing)}
             for name, value in found.items():
-                values[name] = values.get(name, 0.0) + (value if name in COUNTS else value * share)
+                values[name] = values.get(name, 0.0) + (value if name in self._counts else value * share)
         return values
 
     def _autocast(self) -> Any:
@@ -189,7 +145,7 @@ class EpochTrainer(ShardWorker):
                 weight.grad = torch.zeros_like(weight)
         if self._num_workers == 1:
             return
-        names = ["adversarial_loss", "clean_loss", "hardest_negative_score", "loss", "positive_score", *COUNTS]
+        names = [*self._learner.statistics, *self._counts]
         flat = torch.cat(
             [
                 *(weight.grad.flatten() for weight in self._weights if weight.grad is not None),
@@ -211,8 +167,8 @@ class EpochTrainer(ShardWorker):
         rows = ", ".join(map(str, self._data.rows_M[numbers[:5]]))
         raise TrainingError(
             f"the loss is {values['loss']} at epoch {epoch + 1}, step {step + 1} (mention rows {rows}, ...), its "
-            f"gradient {norm}. Try a lower --lr, a longer --warmup, a smaller --alpha or --precision fp32 in a new "
-            f"--out; the last good checkpoint is kept in {self.job.state}"
+            f"gradient {norm}. {self.job.when_not_finite} in a new --out; the last good checkpoint is kept in "
+            f"{self.job.state}"
         )
 
     def _resume(self, epoch: int, num_steps: int) -> int:
@@ -222,7 +178,7 @@ class EpochTrainer(ShardWorker):
             if self._rank == 0:
                 _forget_after(self.job.metrics, 0)
             return 0
-        state = load_state(checkpoints[-1], self._objective, self._optimiser)
+        state = load_state(checkpoints[-1], self._module, self._optimiser)
         self._scaler.load_state_dict(state["scaler"])
         done = state["step"] - epoch * num_steps
         if self._rank == 0:
@@ -234,12 +190,9 @@ class EpochTrainer(ShardWorker):
             return
         number = epoch * num_steps + step
         file = self.job.state / f"checkpoint-{number:08d}-{self.job.tag}.safetensors"
-        save_state(file, self._objective, self._optimiser, {"step": number, "scaler": self._scaler.state_dict()})
+        save_state(file, self._module, self._optimiser, {"step": number, "scaler": self._scaler.state_dict()})
         for old in self.job.checkpoints()[: -self.job.keep_checkpoints]:
             old.unlink()
-
-    def _save_model(self, epoch: int) -> None:
-        save_whole(self._model, self.job.model_folder(epoch))
 
     def _log(self, epoch: int, step: int, num_steps: int, recent: Sums) -> None:
         if self._rank != 0:
@@ -249,29 +202,12 @@ class EpochTrainer(ShardWorker):
             "step": epoch * num_steps + step + 1,
             "epoch": round(epoch + (step + 1) / num_steps, 4),
             **{name: round(value, 8) for name, value in recent.means().items()},
-            "missing_hard": int(recent.values["missing_hard"]),
+            self._learner.missing: int(recent.values[self._learner.missing]),
             "steps_per_second": round(recent.num_steps / seconds, 3),
             "pieces_per_second": round(recent.values["pieces"] / seconds, 1),
         }
         with open(self.job.metrics, "a") as file:
             file.write(json.dumps(line) + "\n")
-
-
-def _prepare(model: Any, job: TrainJob) -> None:
-    """Dropout and frozen weights as asked."""
-    for tower in (model.mention_tower, model.entity_tower):
-        if job.optimiser.dropout is not None:
-            _set_dropout(tower, job.optimiser.dropout)
-        if job.optimiser.freeze_embeddings:
-            tower.transformer.get_input_embeddings().requires_grad_(False)
-    if job.negatives.refresh == "frozen":
-        model.entity_tower.requires_grad_(False)
-
-
-def _set_dropout(tower: torch.nn.Module, share: float) -> None:
-    for module in tower.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = share
 
 
 @contextmanager
@@ -281,10 +217,7 @@ def _out_of_memory(job: TrainJob) -> Iterator[None]:
     except RuntimeError as error:
         if not any(said in str(error).lower() for said in ("out of memory", "can't allocate", "not enough memory")):
             raise
-        raise ResourceError(
-            f"out of memory with micro_batch {job.optimiser.micro_batch}, {job.negatives.num_negatives} negatives and "
-            f"chunk_tokens {job.objective.chunk_tokens}. Lower --chunk-tokens first, then --micro-batch"
-        ) from error
+        raise ResourceError(f"out of memory with {job.sizes}. {job.remedy}") from error
 
 
 def _forget_after(metrics: Path, step: int) -> None:

@@ -15,6 +15,7 @@ from pel_ray.errors import ArtifactError, SettingsError
 from pel_ray.index_files import IndexFolder
 from pel_ray.nil import read_threshold
 from pel_ray.provenance import check_same_kb, mention_model
+from pel_ray.ranker import RankerParts, open_ranker
 from pel_ray.storage import Location, locate
 from pel_ray.tables import TableFolder
 from pel_ray.vectors import VectorFolder
@@ -27,6 +28,8 @@ class LinkSource:
     searched: VectorFolder | IndexFolder
     kb: TableFolder
     parts: Parts
+    ranker: RankerParts | None = None
+    """Orders the candidates, by scores of its own."""
 
     @classmethod
     def open(
@@ -34,17 +37,20 @@ class LinkSource:
         folder: str | os.PathLike[str],
         model: str | os.PathLike[str] | None = None,
         kb: str | os.PathLike[str] | None = None,
+        ranker: str | os.PathLike[str] | None = None,
     ) -> LinkSource:
         """Vectors, a training run or an index; the KB and the model that its manifest names may have moved."""
         searched = _open_searched(locate(folder))
         table = _open_kb(searched, kb)
-        return cls(searched, table, _open_model(searched, model))
+        parts = None if ranker is None else open_ranker(os.fspath(ranker))
+        return cls(searched, table, _open_model(searched, model), parts)
 
     @property
     def inputs(self) -> dict[str, Input]:
         """How a step that links names what it has used."""
         request = self.searched.manifest.request
-        return {
+        ranker = {"ranker": Input(path=str(self.ranker.folder), digest=self.ranker.digest)} if self.ranker else {}
+        return ranker | {
             request.kind: Input(path=str(self.searched.folder), digest=request.fingerprint),
             "kb": self.kb.as_input,
             "model": Input(path=str(self.parts.folder), digest=self.parts.digest("mention")),
@@ -56,10 +62,13 @@ class LinkSource:
             raise SettingsError(f"threshold is {given}, but no NILs are asked for. Leave one of both out")
         if nil is False or given is not None:
             return given
-        stored = read_threshold(self.parts.folder)
+        # A ranker's scores are none of the retriever's.
+        folder = self.ranker.folder if self.ranker else self.parts.folder
+        stored = read_threshold(folder)
         if stored is None and nil:
+            command = f"rank evaluate DATA --ranker {folder}" if self.ranker else "evaluate DATA"
             raise SettingsError(
-                f"{self.parts.folder} has no NIL threshold. Choose one with `pel-ray evaluate DATA --vectors "
+                f"{folder} has no NIL threshold. Choose one with `pel-ray {command} --vectors "
                 f"{self.searched.folder} --split validation --tune-nil`, or give one with --threshold"
             )
         return stored.threshold if stored else None

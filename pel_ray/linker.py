@@ -20,6 +20,7 @@ from pel_ray.errors import InputError, SettingsError
 from pel_ray.index import Index
 from pel_ray.index_files import IndexFolder
 from pel_ray.link_source import LinkSource, text_column
+from pel_ray.reranker import Reranker
 from pel_ray.search import ExactSearch, Hits
 from pel_ray.tables import TableFolder
 from pel_ray.text import MENTION_COLUMNS
@@ -68,7 +69,11 @@ class Linker:
         self.threshold = threshold
         parts = source.parts
         self._texts = parts.texts
-        self._room = parts.settings.text.mention_length * CHARACTERS_PER_PIECE
+        self._reranker = None if source.ranker is None else Reranker.load(source.ranker.folder, source.kb)
+        lengths = [parts.settings.text.mention_length]
+        if self._reranker is not None:
+            lengths.append(self._reranker.ranker.parts.settings.text.mention_length)
+        self._room = max(lengths) * CHARACTERS_PER_PIECE
         self._encoding = Encoding(load_tower(parts, "mention"), parts.settings, parts.markers.pad, "auto")
         self._search = _searching(source.searched, k)
         self._names = _Names(source.kb)
@@ -83,13 +88,15 @@ class Linker:
         *,
         nil: bool | None = None,
         threshold: float | None = None,
+        ranker: str | os.PathLike[str] | None = None,
     ) -> Linker:
         """From vectors, a training run or an index, with k candidates for each mention.
 
         `model` and `kb` say where these are if they have moved. A mention is NIL below `threshold`, by default the one
-        that is stored with the model; nil=False tells no NILs, nil=True insists on a threshold.
+        that is stored with the model; nil=False tells no NILs, nil=True insists on a threshold. A `ranker` orders the
+        candidates by scores of its own, and has a threshold of its own.
         """
-        source = LinkSource.open(folder, model, kb)
+        source = LinkSource.open(folder, model, kb, ranker)
         return cls(source, k, source.threshold(nil, threshold))
 
     def link(self, mentions: Iterable[Mapping[str, Any]]) -> Iterator[Link]:
@@ -106,8 +113,11 @@ class Linker:
         numbers: dict[Text, int] = {}
         for text in texts:
             numbers.setdefault(text, len(numbers))
-        pieces = self._texts.mentions([dict(zip(MENTION_COLUMNS, text, strict=True)) for text in numbers])
-        links = self._links(self._search(self._encoding.run_lists(pieces, BATCH_TOKENS)))
+        rows = [dict(zip(MENTION_COLUMNS, text, strict=True)) for text in numbers]
+        hits = self._search(self._encoding.run_lists(self._texts.mentions(rows), BATCH_TOKENS))
+        if self._reranker is not None:
+            hits = self._reranker.rerank(rows, hits)
+        links = self._links(hits)
         return [links[numbers[text]] for text in texts]
 
     def _links(self, hits: Hits) -> list[Link]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -28,11 +28,13 @@ from pel_ray.chunks import (
     in_order,
     num_pieces,
 )
-from pel_ray.encoder import BiEncoder, Tower
+from pel_ray.encoder import BiEncoder
 from pel_ray.losses import LossSettings, retrieval_loss
 from pel_ray.spec import Settings
 
 MENTION_SIDE, ENTITY_SIDE = 0, 1
+STATISTICS = ("adversarial_loss", "clean_loss", "hardest_negative_score", "loss", "positive_score")
+"""What a step says of itself, each a mean over mentions."""
 
 
 class ObjectiveSettings(Settings):
@@ -101,7 +103,7 @@ class Objective(nn.Module):
         self.mention_tower, self.entity_tower = model.mention_tower, model.entity_tower
         self.settings = settings
         asked = settings.chunk_tokens
-        self.chunk_tokens = choose_chunk_tokens(model) if asked == "auto" else asked
+        self.chunk_tokens = choose_chunk_tokens((self.entity_tower, self.mention_tower)) if asked == "auto" else asked
         self._pass_tokens = min(self.chunk_tokens, pass_tokens or PASS_TOKENS[self._device.type])
         self._pad = model.markers.pad
         self._normalise = model.settings.similarity == "cosine"
@@ -161,13 +163,7 @@ class Objective(nn.Module):
                 others_UD = vectors[0][torch.from_numpy(layout.texts_U).to(device)]
                 others_BU = mentions_BD @ others_UD.T
                 scores = [torch.cat([own_BC, others_BU], dim=1) for own_BC in scores]
-            losses = [retrieval_loss(some, self.settings.loss, mask_BC=mask) for some in scores]
-        statistics = {"clean_loss": losses[0].detach()} | _score_statistics(scores[0].detach(), mask)
-        if len(losses) == 1:
-            return losses[0], statistics
-        return losses[0] + self.settings.adversarial.weight * losses[1], statistics | {
-            "adversarial_loss": losses[1].detach()
-        }
+        return loss_of_scores(scores, mask, self.settings.loss, self.settings.adversarial.weight)
 
 
 def _encoded(passes: Passes, chunks: Sequence[Chunk]) -> torch.Tensor:
@@ -185,6 +181,18 @@ def _counting(batch: TrainingBatch) -> np.ndarray:
     return np.concatenate([is_own_BC, is_other_BU], axis=1)
 
 
+def loss_of_scores(
+    scores: Sequence[torch.Tensor], mask_BC: torch.Tensor, loss: LossSettings, weight: float
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """The loss of clean scores (B, C), of adversarial ones too where they are given, and statistics."""
+    with torch.autocast(mask_BC.device.type, enabled=False):
+        losses = [retrieval_loss(some, loss, mask_BC=mask_BC) for some in scores]
+    statistics = {"clean_loss": losses[0].detach()} | _score_statistics(scores[0].detach(), mask_BC)
+    if len(losses) == 1:
+        return losses[0], statistics
+    return losses[0] + weight * losses[1], statistics | {"adversarial_loss": losses[1].detach()}
+
+
 def _score_statistics(scores_BC: torch.Tensor, mask_BC: torch.Tensor) -> dict[str, torch.Tensor]:
     negatives_BC = scores_BC.masked_fill(~mask_BC, -torch.inf)[:, 1:]
     hardest_B = functional.pad(negatives_BC, (0, 1), value=-torch.inf).amax(1)
@@ -195,21 +203,20 @@ def _score_statistics(scores_BC: torch.Tensor, mask_BC: torch.Tensor) -> dict[st
     }
 
 
-def choose_chunk_tokens(model: BiEncoder) -> int:
-    """What `chunk_tokens: auto` means on the device of the towers."""
-    tower = model.entity_tower
-    device = next(tower.parameters()).device
+def choose_chunk_tokens(towers: Sequence[Any], length: int = 128) -> int:
+    """What `chunk_tokens: auto` means on the device of the towers, for texts of this length."""
+    device = next(towers[0].parameters()).device
     if device.type != "cuda":
         return CPU_CHUNK_TOKENS
-    num_weights = sum(weight.numel() for side in (tower, model.mention_tower) for weight in side.parameters())
+    num_weights = sum(weight.numel() for tower in towers for weight in tower.parameters())
     # Each weight has a gradient and two moments of AdamW, of 4 bytes each.
     # Of all its memory and not of what is free: a resumed run must cut its texts, and so its dropout, as before.
     total = torch.cuda.get_device_properties(device).total_memory
-    return auto_chunk_tokens(tower.transformer.config, int(0.9 * total) - 16 * num_weights)
+    return auto_chunk_tokens(towers[0].transformer.config, int(0.9 * total) - 16 * num_weights, length)
 
 
-def freeze_unused(tower: Tower) -> None:
-    """Freezes what no vector depends on, as BERT's pooler: DistributedDataParallel would wait for its gradient."""
+def freeze_unused(tower: Any) -> None:
+    """Freezes what no result depends on, as BERT's pooler: DistributedDataParallel would wait for its gradient."""
     weights = [weight for weight in tower.parameters() if weight.requires_grad]
     if not weights:
         return

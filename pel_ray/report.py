@@ -226,7 +226,7 @@ def _what_was_asked(evaluation: Evaluation) -> str:
     """Equal for evaluations whose figures may stand in one table; how they searched is part of the answer."""
     inputs, content = evaluation.manifest.request.inputs, evaluation.content
     tables = [inputs[role].digest if role in inputs else content.data for role in ("kb", "mentions")]
-    policy = {name: value for name, value in content.policy.items() if name != "search"}
+    policy = {name: value for name, value in content.policy.items() if name not in ("search", "ranked")}
     return json.dumps([*tables, content.split, content.mentions, policy], sort_keys=True)
 
 

@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from pel_ray.cli import main
+# Models so small only wait for a second thread: many times as long on a busy machine. Before torch is imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from pel_ray.cli import main  # noqa: E402
 
 
 @dataclass(frozen=True)

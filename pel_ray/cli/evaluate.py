@@ -32,12 +32,13 @@ def show_evaluation(found: Mapping[str, Any]) -> None:
         f"search; of several golds {policy['golds']} must be found; 95% intervals over documents"
     )
     systems = found["systems"]
+    first = next(iter(systems))
     show_systems(systems)
     for group, heading in (("all", "macro"), ("seen", "entities"), ("world", "by world"), ("type", "by type")):
-        rows = [(row["name"], row) for row in systems["retriever"] if row["group"] == group and row["name"] != "micro"]
+        rows = [(row["name"], row) for row in systems[first] if row["group"] == group and row["name"] != "micro"]
         if rows:
             console.say()
-            console.show_table(*_table(f"retriever, {heading}", rows[:NUM_ROWS]))
+            console.show_table(*_table(f"{first}, {heading}", rows[:NUM_ROWS]))
             if len(rows) > NUM_ROWS:
                 console.say(f"... and {len(rows) - NUM_ROWS:,} more, in the evaluation's file")
     if found["nil"]:

@@ -7,9 +7,10 @@ import shutil
 import uuid
 from typing import Any
 
-from pel_ray.epoch_trainer import EpochTrainer, TrainJob
+from pel_ray.epoch_trainer import EpochTrainer
 from pel_ray.errors import PelRayError, ResourceError, TrainingError
 from pel_ray.runtime import Ask
+from pel_ray.training_learner import TrainJob
 from pel_ray.vectors import Shard
 
 MAX_RESTARTS = 3

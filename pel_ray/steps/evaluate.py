@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import pathlib
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from pydantic import Field
 
 from pel_ray.arrays import read_array
 from pel_ray.artifacts import Input, Request, Work, building, finished, read_manifest
 from pel_ray.baselines import dictionary_hits, tfidf_hits
-from pel_ray.confusions import confusions
 from pel_ray.errors import ArtifactError, SettingsError
-from pel_ray.evaluation import Evaluation, Judged
 from pel_ray.golds import GoldMentions, gold_mentions
 from pel_ray.index import Index
 from pel_ray.metrics import RECALL_AT, GoldPolicy
 from pel_ray.nil import NilThreshold, read_threshold, store_threshold
 from pel_ray.provenance import check_same_kb, mention_model
-from pel_ray.runtime import Resources, Workers
+from pel_ray.runtime import Ask, Resources, Workers
 from pel_ray.search import Device, Hits, PoolFilter
 from pel_ray.spec import Settings
+from pel_ray.steps.evaluation_folder import Found, write_evaluation
 from pel_ray.steps.importing import Outcome, Path
-from pel_ray.steps.searching import Pool, Search, pool_filter, pool_sizes
+from pel_ray.steps.searching import Pool, Search, pool_filter
 from pel_ray.steps.sharded import at_work
 from pel_ray.storage import locate
 from pel_ray.tables import DataSet
@@ -34,16 +33,6 @@ from pel_ray.vectors import VectorFolder
 
 MAX_TFIDF_ENTITIES = 200_000
 """Above this, TF-IDF takes longer than the retriever; asked for by name, it runs all the same."""
-HITS_SCHEMA = pa.schema(
-    [
-        ("mention_row", pa.int64()),
-        ("entity_rows", pa.list_(pa.int64())),
-        ("scores", pa.list_(pa.float32())),
-        ("gold_rows", pa.list_(pa.int64())),
-        ("gold_rank", pa.int64()),
-        ("is_nil", pa.bool_()),
-    ]
-)
 BASELINES = {"dictionary": dictionary_hits, "tf-idf": tfidf_hits}
 
 
@@ -86,18 +75,23 @@ class EvaluateSettings(Settings):
 
 def evaluate(settings: EvaluateSettings, within: Workers | None = None) -> Outcome:
     """Evaluates what is not evaluated yet and finishes the folder."""
-    plan = EvaluatePlan(settings)
-    out = locate(settings.out)
+    return carry_out(EvaluatePlan(settings), _systems, within)
+
+
+def carry_out(plan: EvaluatePlan, find: Find, within: Workers | None) -> Outcome:
+    """An evaluation of what `find` finds, unless it is done."""
+    settings, out = plan.settings, locate(plan.settings.out)
     done = finished(out, plan.request, overwrite=settings.overwrite)
     if done is None:
         mentions = plan.mentions()
         with at_work(settings.resources, within) as (carrier, ask), building(out, plan.request, resumable=True) as work:
-            search = Search(work, carrier, ask, settings.device)
-            _evaluate(plan, mentions, search, work)
-            work.counts["seconds"] = search.seconds
+            site = Site(work, carrier, ask, Search(work, carrier, ask, settings.device))
+            pools = plan.pools(mentions)
+            write_evaluation(plan, mentions, pools, find(plan, mentions, pools, site), work)
+            work.counts["seconds"] = site.search.seconds
     manifest = read_manifest(out)
     if settings.tune_nil:
-        store_threshold(plan.parts.folder, NilThreshold(**manifest.counts["chosen threshold"]))
+        store_threshold(plan.judge, NilThreshold(**manifest.counts["chosen threshold"]))
     return Outcome(out, manifest, is_new=done is None)
 
 
@@ -111,6 +105,8 @@ def read_evaluation(outcome: Outcome) -> dict[str, Any]:
 class EvaluatePlan:
     """What is to be measured, checked before anything starts."""
 
+    command = "evaluate"
+
     def __init__(self, settings: EvaluateSettings) -> None:
         self.settings = settings
         self.data = DataSet.open(locate(settings.data))
@@ -123,19 +119,24 @@ class EvaluatePlan:
             )
         self.parts = mention_model(self.vectors, settings.encoder, None)
         self.index = self._index() if settings.index else None
-        self.threshold = None if settings.tune_nil else read_threshold(self.parts.folder)
-        if settings.tune_nil and not self.parts.is_saved:
-            raise SettingsError(
-                f"{self.parts.folder} is not a pel-ray model folder, so no threshold can be stored in it. Train one, "
-                "or encode with a saved model"
-            )
+        self.judge = self._judge()
+        self.threshold = None if settings.tune_nil else read_threshold(self.judge)
         if settings.nil and self.threshold is None:
             raise ArtifactError(
-                f"{self.parts.folder} has no NIL threshold. Choose one first: pel-ray evaluate {settings.data} "
+                f"{self.judge} has no NIL threshold. Choose one first: pel-ray {self.command} {settings.data} "
                 f"--vectors {settings.vectors} --split validation --tune-nil --out ..."
             )
         self.baselines = self._baselines()
         self.request = self._request()
+
+    def _judge(self) -> pathlib.Path:
+        """The folder of the model whose scores tell NIL."""
+        if self.settings.tune_nil and not self.parts.is_saved:
+            raise SettingsError(
+                f"{self.parts.folder} is not a pel-ray model folder, so no threshold can be stored in it. Train one, "
+                "or encode with a saved model"
+            )
+        return self.parts.folder
 
     def _index(self) -> Index:
         index = Index.open(locate(self.settings.index or ""))
@@ -188,82 +189,46 @@ class EvaluatePlan:
             )
         return found
 
+    def pools(self, mentions: GoldMentions) -> PoolFilter | None:
+        pools = pool_filter(self.settings.pool, self.data.kb, mentions)
+        if pools is not None and self.index is not None:
+            raise SettingsError("an index is searched as a whole, not by world. Use --pool all, or leave --index out")
+        return pools
+
     @property
     def num_hits(self) -> int:
         return min(max(RECALL_AT), self.data.kb.num_rows)
 
 
-def _evaluate(plan: EvaluatePlan, mentions: GoldMentions, search: Search, work: Work) -> None:
-    settings = plan.settings
-    pools = pool_filter(settings.pool, plan.data.kb, mentions)
-    if pools is not None and plan.index is not None:
-        raise SettingsError("an index is searched as a whole, not by world. Use --pool all, or leave --index out")
-    hits = _searched(plan, mentions, pools, search)
+@dataclass(frozen=True)
+class Site:
+    """Where an evaluation is made."""
+
+    work: Work
+    carrier: Workers
+    ask: Ask
+    search: Search
+
+
+Find = Callable[[Any, GoldMentions, PoolFilter | None, Site], Found]
+"""What the systems of a plan find for its mentions within their pools."""
+
+
+def _systems(plan: EvaluatePlan, mentions: GoldMentions, pools: PoolFilter | None, site: Site) -> Found:
+    return Found({"retriever": retrieved(plan, mentions, pools, site.search)} | baseline_hits(plan, mentions, pools))
+
+
+def baseline_hits(plan: EvaluatePlan, mentions: GoldMentions, pools: PoolFilter | None) -> dict[str, Hits]:
     texts = [name for table in plan.data.mentions.tables(["mention"]) for name in table["mention"].to_pylist()]
     names = [texts[row] for row in mentions.rows]
-    systems = {"retriever": hits}
-    for baseline in plan.baselines:
-        systems[baseline] = BASELINES[baseline](plan.data.kb, names, plan.num_hits, pools)
-    judged = {name: Judged.of(found, mentions, settings.golds) for name, found in systems.items()}
-    evaluation = Evaluation(plan.data, mentions, settings.train_split, settings.resamples)
-    content: dict[str, Any] = {
-        "data": str(plan.data.kb.folder.parent),
-        "split": settings.split,
-        "model": str(plan.parts.folder),
-        "vectors": str(plan.vectors.folder),
-        "index": str(plan.index.folder) if plan.index else None,
-        "policy": {
-            "pool": pool_sizes(pools, plan.data.kb.num_rows),
-            "golds": settings.golds,
-            "gold not in the KB": "wrong",
-            "search": "exact" if plan.index is None else str(plan.index.manifest.counts["kind"]),
-        },
-        "mentions": len(mentions),
-        "NIL mentions": mentions.num_nil,
-        "gold not in the KB": mentions.num_outside,
-        "systems": {name: evaluation.rows(found) for name, found in judged.items()},
-    }
-    chosen = evaluation.choose_threshold(judged["retriever"]) if settings.tune_nil else None
-    threshold = plan.threshold
-    if chosen:
-        threshold = NilThreshold(
-            **chosen, data=content["data"], split=settings.split, vectors=plan.vectors.as_input.digest
-        )
-        work.counts["chosen threshold"] = threshold.__dict__
-    content |= {
-        "nil": evaluation.nil(judged["retriever"], threshold),
-        "reliability": evaluation.reliability(judged["retriever"]),
-        "confusions": confusions(plan.data, mentions, judged["retriever"]),
-    }
-    with work.writing("evaluation", ".json") as stream:
-        stream.write(json.dumps(content, indent=1, ensure_ascii=False).encode())
-    with work.writing("hits", ".parquet") as stream, pq.ParquetWriter(stream, HITS_SCHEMA) as writer:
-        for table in _hit_tables(mentions, judged["retriever"]):
-            writer.write_table(table)
-    work.counts |= {"rows": len(mentions)} | {
-        name: content["systems"]["retriever"][0][name]["value"] for name in ("recall@1", "MRR")
-    }
+    return {name: BASELINES[name](plan.data.kb, names, plan.num_hits, pools) for name in plan.baselines}
 
 
-def _searched(plan: EvaluatePlan, mentions: GoldMentions, pools: PoolFilter | None, search: Search) -> Hits:
+def retrieved(plan: EvaluatePlan, mentions: GoldMentions, pools: PoolFilter | None, search: Search) -> Hits:
+    """What the retriever finds for the mentions."""
     queries = search.encode(plan.data.mentions, np.array(mentions.rows), plan.parts)
     if plan.index is not None:
         plan.index.check_model(plan.parts.digest("entity"), plan.parts.settings.similarity)
         return plan.index.search(np.concatenate([read_array(file) for file in queries]), plan.num_hits)
     found = [hits for _, _, hits in search.run(plan.vectors, queries, plan.num_hits, pools)]
     return Hits(np.concatenate([part.scores_QK for part in found]), np.concatenate([part.rows_QK for part in found]))
-
-
-def _hit_tables(mentions: GoldMentions, judged: Judged, rows_at_once: int = 8192) -> Iterator[pa.Table]:
-    for begin in range(0, len(mentions), rows_at_once):
-        some = slice(begin, begin + rows_at_once)
-        columns = [
-            mentions.rows[some],
-            judged.hits.rows_QK[some].tolist(),
-            judged.hits.scores_QK[some].tolist(),
-            mentions.golds[some],
-            judged.ranks_Q[some],
-            mentions.is_nil[some],
-        ]
-        yield pa.table([pa.array(values, field.type) for values, field in zip(columns, HITS_SCHEMA, strict=True)],
-                       schema=HITS_SCHEMA)  # fmt: skip

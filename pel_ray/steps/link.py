@@ -53,6 +53,8 @@ class LinkSettings(Settings):
     """Say which mentions are NIL; by default where the model has a threshold."""
     threshold: float | None = Field(default=None, allow_inf_nan=False)
     """Score of the best entity below which a mention is NIL; by default the one stored with the model."""
+    ranker: Path | None = None
+    """A ranker of `rank train`, which orders the candidates."""
     model: str | None = None
     """Where the model is, if it has moved since the vectors were made."""
     kb: Path | None = None
@@ -70,7 +72,7 @@ def link_stream(settings: LinkSettings, write: Callable[[bytes], None], tell: Ca
             f"workers is {settings.resources.workers}, but without --out links are made in one process. Pass --out"
         )
     files = _sources(settings)
-    source = LinkSource.open(settings.folder, settings.model, settings.kb)
+    source = LinkSource.open(settings.folder, settings.model, settings.kb, settings.ranker)
     threshold = source.threshold(settings.nil, settings.threshold)
     problems = Problems(tell)
     groups = grouped(read_files(files, settings.input, problems))
@@ -94,7 +96,7 @@ def link_files(settings: LinkSettings, within: Workers | None = None) -> Outcome
         raise SettingsError("out is missing: name a folder for the links")
     out = locate(settings.out)
     with _readable_twice(_sources(settings)) as files:
-        source = LinkSource.open(settings.folder, settings.model, settings.kb)
+        source = LinkSource.open(settings.folder, settings.model, settings.kb, settings.ranker)
         threshold = source.threshold(settings.nil, settings.threshold)
         request = _request(settings, files, source, threshold)
         done = finished(out, request, overwrite=settings.overwrite)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 import shutil
 import time
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,24 +12,29 @@ import numpy as np
 from pel_ray import console
 from pel_ray.artifacts import MANIFEST, Work, read_manifest
 from pel_ray.encoder import ModelSettings, load_model, load_parts, save_whole
-from pel_ray.epoch_trainer import EpochTrainer, TrainJob
 from pel_ray.golds import GoldMentions
 from pel_ray.negative_folder import NegativeFolder
-from pel_ray.plots import plot_run, read_metrics, write_events
+from pel_ray.plots import read_metrics, write_events
 from pel_ray.runtime import Ask, Workers
 from pel_ray.search import PoolFilter
-from pel_ray.steps.data_parallel import train_on_many
 from pel_ray.steps.encode_kb import EncodePlan, EncodeSettings, encode_kb
+from pel_ray.steps.epoch import (
+    METRICS,
+    draw_curves,
+    keep_model,
+    note_validation,
+    num_steps,
+    say_epoch,
+    train_epoch,
+)
 from pel_ray.steps.mine import MineSettings, mine
-from pel_ray.steps.sharded import finish_shards
 from pel_ray.steps.train_plan import TrainPlan
-from pel_ray.steps.train_progress import following
 from pel_ray.steps.validate import validate
 from pel_ray.storage import Location, join, locate
+from pel_ray.training_job import RetrieverJob
 from pel_ray.training_source import TrainingSource
-from pel_ray.vectors import Shard, VectorFolder
+from pel_ray.vectors import VectorFolder
 
-METRICS = "metrics.jsonl"
 EXTRA_HARD = 2
 """Mined for each hard negative asked for, so that epochs draw different ones."""
 
@@ -63,7 +66,8 @@ class Rounds:
             is_last = epoch + 1 == settings.optimiser.epochs
             if is_last or (epoch + 1) % settings.validation.validate_every == 0:
                 self._validate(epoch + 1)
-            self._say(epoch, receipt, time.monotonic() - began)
+            self._round_seconds.append(round(time.monotonic() - began, 1))
+            say_epoch(self._metrics, epoch, settings.optimiser.epochs, receipt, time.monotonic() - began)
             write_events(self._metrics, self._metrics.parent / "tensorboard", epoch)
         self._finish()
 
@@ -89,9 +93,9 @@ class Rounds:
         source.prepare(plan.data.mentions, self._mentions, namesakes, texts, *pool_of)
         return source
 
-    def _job(self, source: TrainingSource) -> TrainJob:
+    def _job(self, source: TrainingSource) -> RetrieverJob:
         settings = self._settings
-        return TrainJob(
+        return RetrieverJob(
             folder=self._state,
             tag=self._work.tag,
             threads=self._ask.cpus,
@@ -162,16 +166,9 @@ class Rounds:
         )
         shutil.rmtree(pathlib.Path(self._state.path) / f"pool-{epoch:03d}", ignore_errors=True)
 
-    def _train(self, job: TrainJob, epoch: int) -> dict[str, Any]:
-        job = replace(job, source=replace(job.source, negatives=self._negatives))
-        shard = Shard(epoch, epoch, epoch + 1)
-        num_steps = -(-len(self._mentions) // self._settings.optimiser.batch_size)
-        with following(self._metrics, epoch, num_steps, self._settings.optimiser.epochs):
-            if self._ask.workers > 1 or not self._ask.is_local:
-                self._carrier.stop()
-                receipt = train_on_many(job, shard, self._ask)
-            else:
-                (receipt,) = finish_shards(self._carrier, EpochTrainer, job, [shard], lambda *_: None)
+    def _train(self, job: RetrieverJob, epoch: int) -> dict[str, Any]:
+        mined = job.with_negatives(self._negatives)
+        receipt = train_epoch(mined, epoch, len(self._mentions), self._carrier, self._ask)
         self._receipts.append(receipt)
         return receipt
 
@@ -190,11 +187,8 @@ class Rounds:
             )
         counts = read_manifest(out).counts
         self.recalls[epoch] = {name: value for name, value in counts.items() if name.startswith("recall@")}
-        if epoch not in {line["epoch"] for line in read_metrics(self._metrics)[1]}:
-            num_steps = -(-len(self._mentions) // self._settings.optimiser.batch_size)
-            with open(self._metrics, "a") as file:
-                line = {"step": epoch * num_steps, "epoch": epoch, "validation": self.recalls[epoch]}
-                file.write(json.dumps(line) + "\n")
+        step = epoch * num_steps(len(self._mentions), self._settings.optimiser)
+        note_validation(self._metrics, epoch, step, self.recalls[epoch])
         shown = ", ".join(f"{name} {value:.3f}" for name, value in self.recalls[epoch].items())
         when = f"after epoch {epoch}" if epoch else "before training"
         console.say(f"validation {when}: {shown} ({counts['rows']:,} mentions, {counts['pool']})")
@@ -213,28 +207,11 @@ class Rounds:
             if int(folder.name.removeprefix("vectors-")) not in keep:
                 shutil.rmtree(folder)
 
-    def _say(self, epoch: int, receipt: dict[str, Any], seconds: float) -> None:
-        self._round_seconds.append(round(seconds, 1))
-        lines = [line for line in read_metrics(self._metrics)[0] if epoch < line["epoch"] <= epoch + 1]
-        loss = sum(line["loss"] for line in lines) / len(lines)
-        console.say(
-            f"epoch {epoch + 1} of {self._settings.optimiser.epochs}: loss {loss:.4f}, {receipt['steps']:,} "
-            f"steps in {receipt['seconds']:.0f} s; the round {seconds:.0f} s, of which starting to train took "
-            f"{receipt['start_seconds']:.1f} s"
-        )
-
     def _finish(self) -> None:
         best = self._best
-        folder = pathlib.Path(self._work.folder.path)
-        shutil.rmtree(folder / "model", ignore_errors=True)
-        shutil.copytree(self._model(best), folder / "model")
-        for file in sorted((folder / "model").rglob("*")):
-            if file.is_file():
-                self._work.count(file.relative_to(folder).as_posix())
+        keep_model(self._work, self._model(best))
         self._encode_best(best)
-        plot_run(folder / METRICS, folder)
-        for name in (METRICS, "training.png"):
-            self._work.count(name)
+        draw_curves(self._work)
         num_missing = int(sum(line["missing_hard"] for line in read_metrics(self._metrics)[0]))
         self._work.counts |= {
             "rows": len(self._mentions),

@@ -1,0 +1,69 @@
+"""pel-ray rank: a cross-encoder over a retriever's candidates, trained and evaluated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from pel_ray import console
+from pel_ray.cli.evaluate import show_evaluation
+from pel_ray.cli.options import settings_command
+from pel_ray.cli.outcomes import show_outcome
+from pel_ray.steps.evaluate import read_evaluation
+from pel_ray.steps.rank_evaluate import RankEvaluateSettings, rank_evaluate
+from pel_ray.steps.rank_plan import RankTrainSettings
+from pel_ray.steps.rank_train import rank_train
+
+group = click.Group(
+    "rank",
+    help="A ranker reads a mention and an entity together: slower than the retriever, over its best candidates only.",
+)
+
+
+def _train(settings: RankTrainSettings) -> None:
+    outcome = rank_train(settings)
+    show_outcome(outcome)
+    console.show_counts(outcome.manifest.counts)
+    console.heading(f"The ranker is in {outcome.folder / 'model'}, its curves are in {outcome.folder / 'training.png'}")
+
+
+def _evaluate(settings: RankEvaluateSettings) -> None:
+    outcome = rank_evaluate(settings)
+    show_outcome(outcome)
+    found = read_evaluation(outcome)
+    show_evaluation(found)
+    _show_changes(found)
+    if settings.tune_nil:
+        console.say(f"the threshold is stored in {found['model']}")
+
+
+def _show_changes(found: Mapping[str, Any]) -> None:
+    console.heading(f"What the ranker changed; ranked: {found['policy']['ranked']}")
+    rows = [(name.replace("->", " to "), count) for name, count in found["changes"]["counts"].items()]
+    console.show_table(("the best entity", "mentions"), rows)
+
+
+group.add_command(
+    settings_command(
+        "train",
+        RankTrainSettings,
+        _train,
+        argument="data",
+        nested=True,
+        help="Train a ranker on a retriever's candidates: CE, FGSM, on one worker or many.",
+        example="pel-ray rank train data/hpo --vectors runs/hpo/pb --out runs/hpo/ranker",
+    )
+)
+group.add_command(
+    settings_command(
+        "evaluate",
+        RankEvaluateSettings,
+        _evaluate,
+        argument="data",
+        nested=True,
+        help="Measure a ranker on a split beside its retriever: accuracy, NIL, and what it changed.",
+        example="pel-ray rank evaluate data/hpo --ranker runs/hpo/ranker --vectors runs/hpo/pb --out runs/hpo/ranked",
+    )
+)

@@ -1,0 +1,203 @@
+"""The cross-encoder: one transformer over a mention and an entity in one text, and a linear score of the pair.
+
+[CLS] left [Ms] mention [Me] right [SEP] title [SEP] types [SEP] description [SEP]      (template `medmentions`)
+
+Shapes: B texts in a batch, L word pieces of the longest, D dimensions.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import Field
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from pel_ray.encoder import DEFAULT_ENCODER, ModelSettings, Parts, load_parts, load_tower
+from pel_ray.errors import ArtifactError, SettingsError
+from pel_ray.spec import Settings
+from pel_ray.text import Markers, Texts, TextSettings
+
+RANKER_FILE = "pel_ray_ranker.json"
+SCORE_FILE = "score.safetensors"
+FIRST_SCORE_SEED = 13
+
+
+class RankerSettings(Settings):
+    """What a ranker is made of."""
+
+    encoder: str = DEFAULT_ENCODER
+    """A Hugging Face encoder by hub name or folder, a pel-ray model folder (its mention tower), or a ranker."""
+    layers: int | None = Field(default=None, ge=1)
+    """Keep only the first layers, for small machines; by default all."""
+    text: TextSettings = TextSettings()
+    """How a mention and an entity become one text; by default of 256 pieces, half of them for each."""
+
+
+class CrossEncoder(nn.Module):
+    """One transformer, the mean over its pieces, and a linear score."""
+
+    def __init__(self, transformer: Any, markers: Markers) -> None:
+        super().__init__()
+        self.transformer = transformer
+        self.score = nn.Linear(int(transformer.config.hidden_size), 1)
+        self.start = markers.cls
+        self._markers = markers
+        self._has_types = getattr(transformer.config, "type_vocab_size", 0) > 1
+
+    def embed(self, ids_BL: torch.Tensor) -> torch.Tensor:
+        """The word embeddings (B, L, D), which `forward` then takes instead of looking them up."""
+        embeddings_BLD: torch.Tensor = self.transformer.get_input_embeddings()(ids_BL)
+        return embeddings_BLD
+
+    def forward(
+        self, ids_BL: torch.Tensor, mask_BL: torch.Tensor | None, embeddings_BLD: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Scores (B, 1); no mask means that no text is padded."""
+        inputs = {"input_ids": ids_BL} if embeddings_BLD is None else {"inputs_embeds": embeddings_BLD}
+        if self._has_types:
+            inputs["token_type_ids"] = self.types(ids_BL)
+        hidden_BLD = self.transformer(attention_mask=mask_BL, **inputs).last_hidden_state
+        if mask_BL is None:
+            mean_BD = hidden_BLD.mean(1)
+        else:
+            weights_BL1 = mask_BL.unsqueeze(-1).to(hidden_BLD.dtype)
+            mean_BD = (hidden_BLD * weights_BL1).sum(1) / weights_BL1.sum(1)
+        scores_B1: torch.Tensor = self.score(mean_BD)
+        return scores_B1
+
+    def types(self, ids_BL: torch.Tensor) -> torch.Tensor:
+        """0 up to the [SEP] that ends the mention with its context, 1 in the entity's part."""
+        is_after_BL = (ids_BL == self._markers.mention_end).cumsum(1) > 0
+        ends_BL = ((ids_BL == self._markers.sep) & is_after_BL).long()
+        return (ends_BL.cumsum(1) - ends_BL > 0).long()
+
+
+@dataclass(frozen=True)
+class RankerParts:
+    """A ranker without its weights: enough to make texts, and to tell one ranker from another."""
+
+    folder: Path
+    settings: RankerSettings
+    base: Parts
+    """Tokenizer, markers and transformer."""
+
+    @property
+    def is_saved(self) -> bool:
+        return (self.folder / RANKER_FILE).is_file()
+
+    @property
+    def texts(self) -> Texts:
+        return Texts(self.base.tokenizer, self.base.markers, self.settings.text)
+
+    @property
+    def digest(self) -> str:
+        """Changes with the weights, the settings, the tokenizer and the markers."""
+        return Parts(self.folder, self.base.settings, self.base.tokenizer, self.base.markers).digest("mention")
+
+
+@dataclass(frozen=True)
+class Ranker:
+    """The cross-encoder with its tokenizer; usable at once, trained or not."""
+
+    parts: RankerParts
+    module: CrossEncoder
+
+    @property
+    def texts(self) -> Texts:
+        return self.parts.texts
+
+    @property
+    def pad(self) -> int:
+        return self.parts.base.markers.pad
+
+    def save(self, folder: Path) -> None:
+        """Writes the Hugging Face layout: encoder/ with its tokenizer, the score, and what the ranker was told."""
+        self.module.transformer.save_pretrained(folder / "encoder", safe_serialization=True)
+        self.parts.base.tokenizer.save_pretrained(folder / "encoder")
+        state = {name: value.cpu().contiguous() for name, value in self.module.score.state_dict().items()}
+        save_file(state, folder / SCORE_FILE)
+        settings = self.parts.settings.model_dump(mode="json", exclude={"encoder"})
+        content = {"settings": settings, "markers": self.parts.base.markers.__dict__}
+        (folder / RANKER_FILE).write_text(json.dumps(content, indent=2) + "\n")
+
+
+def load_ranker(settings: RankerSettings) -> Ranker:
+    """A ranker as it was saved, or an untrained one over any encoder."""
+    parts = load_ranker_parts(settings)
+    module = CrossEncoder(load_tower(parts.base, "mention").transformer, parts.base.markers)
+    if parts.is_saved:
+        _load_score(module.score, parts.folder / SCORE_FILE)
+    else:
+        generator = torch.Generator().manual_seed(FIRST_SCORE_SEED)
+        nn.init.normal_(module.score.weight, std=0.02, generator=generator)
+        nn.init.zeros_(module.score.bias)
+    return Ranker(parts, module)
+
+
+def load_ranker_parts(settings: RankerSettings) -> RankerParts:
+    """Everything but the weights, checked."""
+    folder = ranker_folder(settings.encoder)
+    if folder is not None:
+        settings = _read_saved(folder, settings)
+        base = load_parts(ModelSettings(encoder=str(folder / "encoder")))
+        return RankerParts(folder, settings, base)
+    asked = {"encoder": settings.encoder} | ({} if settings.layers is None else {"layers": settings.layers})
+    base = load_parts(ModelSettings.model_validate(asked))
+    parts = RankerParts(base.folder, settings.model_copy(update={"encoder": base.settings.encoder}), base)
+    _check_length(parts)
+    return parts
+
+
+def open_ranker(folder: str) -> RankerParts:
+    """A ranker that was trained: its folder, or that of its run."""
+    if ranker_folder(folder) is None:
+        raise ArtifactError(f"{folder} holds no ranker ({RANKER_FILE}). Expected what `pel-ray rank train` has made")
+    return load_ranker_parts(RankerSettings(encoder=folder))
+
+
+def ranker_folder(name: str) -> Path | None:
+    """The folder of a saved ranker, given by itself or by its run; nothing where the name is something else's."""
+    found = (folder for folder in (Path(name), Path(name) / "model") if (folder / RANKER_FILE).is_file())
+    folder = next(found, None)
+    return folder.absolute() if folder else None
+
+
+def _read_saved(folder: Path, asked: RankerSettings) -> RankerSettings:
+    try:
+        content = json.loads((folder / RANKER_FILE).read_text())
+        saved = RankerSettings.model_validate(content["settings"] | {"encoder": str(folder)})
+    except (ValueError, KeyError, TypeError) as error:
+        raise ArtifactError(f"{folder / RANKER_FILE} is damaged: {' '.join(str(error).split())[:300]}") from error
+    for name in sorted(asked.model_fields_set - {"encoder"}):
+        if getattr(asked, name) != getattr(saved, name):
+            raise SettingsError(
+                f"{folder} was made with {name} {getattr(saved, name)!r}, asked for {getattr(asked, name)!r}. "
+                "Leave the setting out: a ranker brings its own"
+            )
+    return saved
+
+
+def _check_length(parts: RankerParts) -> None:
+    from transformers import AutoConfig
+
+    text = parts.settings.text
+    config = AutoConfig.from_pretrained(parts.base.tower_folder("mention"))
+    most, length = getattr(config, "max_position_embeddings", None), text.mention_length + text.entity_length - 1
+    if most is not None and length > most:
+        raise SettingsError(
+            f"mention_length {text.mention_length} and entity_length {text.entity_length} make texts of {length} "
+            f"pieces, but {parts.folder} has positions for {most}. Lower one of them"
+        )
+
+
+def _load_score(score: nn.Linear, file: Path) -> None:
+    try:
+        score.load_state_dict(load_file(file))
+    except (OSError, RuntimeError, SafetensorError) as error:
+        raise ArtifactError(f"{file} is missing or damaged. Is the download or copy whole?") from error

@@ -1,0 +1,85 @@
+"""An epoch of a training, whatever is trained: on one worker or many, followed and told."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import shutil
+from collections.abc import Mapping
+from typing import Any
+
+from pel_ray import console
+from pel_ray.artifacts import Work
+from pel_ray.epoch_trainer import EpochTrainer
+from pel_ray.errors import SettingsError
+from pel_ray.optimiser import OptimiserSettings
+from pel_ray.plots import plot_run, read_metrics
+from pel_ray.runtime import Ask, Workers
+from pel_ray.steps.data_parallel import train_on_many
+from pel_ray.steps.sharded import finish_shards
+from pel_ray.steps.train_progress import following
+from pel_ray.training_learner import TrainJob
+from pel_ray.vectors import Shard
+
+METRICS = "metrics.jsonl"
+
+
+def num_steps(num_mentions: int, settings: OptimiserSettings) -> int:
+    """Of the optimiser in an epoch."""
+    return -(-num_mentions // settings.batch_size)
+
+
+def train_epoch(job: TrainJob, epoch: int, num_mentions: int, carrier: Workers, ask: Ask) -> dict[str, Any]:
+    """The receipt of an epoch, which an earlier try may have finished."""
+    shard = Shard(epoch, epoch, epoch + 1)
+    with following(job.metrics, epoch, num_steps(num_mentions, job.optimiser), job.optimiser.epochs):
+        if ask.workers > 1 or not ask.is_local:
+            carrier.stop()
+            return train_on_many(job, shard, ask)
+        (receipt,) = finish_shards(carrier, EpochTrainer, job, [shard], lambda *_: None)
+        return receipt
+
+
+def note_validation(metrics: pathlib.Path, epoch: int, step: int, found: Mapping[str, Any]) -> None:
+    """A line of metrics.jsonl, once."""
+    if epoch not in {line["epoch"] for line in read_metrics(metrics)[1]}:
+        with open(metrics, "a") as file:
+            file.write(json.dumps({"step": step, "epoch": epoch, "validation": dict(found)}) + "\n")
+
+
+def say_epoch(metrics: pathlib.Path, epoch: int, num_epochs: int, receipt: Mapping[str, Any], seconds: float) -> None:
+    lines = [line for line in read_metrics(metrics)[0] if epoch < line["epoch"] <= epoch + 1]
+    loss = sum(line["loss"] for line in lines) / len(lines)
+    console.say(
+        f"epoch {epoch + 1} of {num_epochs}: loss {loss:.4f}, {receipt['steps']:,} "
+        f"steps in {receipt['seconds']:.0f} s; the round {seconds:.0f} s, of which starting to train took "
+        f"{receipt['start_seconds']:.1f} s"
+    )
+
+
+def keep_model(work: Work, model: str) -> None:
+    """Copies the best epoch's model to model/ of the run, and counts its files."""
+    folder = pathlib.Path(work.folder.path)
+    shutil.rmtree(folder / "model", ignore_errors=True)
+    shutil.copytree(model, folder / "model")
+    for file in sorted((folder / "model").rglob("*")):
+        if file.is_file():
+            work.count(file.relative_to(folder).as_posix())
+
+
+def draw_curves(work: Work) -> None:
+    folder = pathlib.Path(work.folder.path)
+    plot_run(folder / METRICS, folder)
+    for name in (METRICS, "training.png"):
+        work.count(name)
+
+
+def check_workers(ask: Ask, settings: OptimiserSettings) -> None:
+    """Refuses more workers than a step has micro-batches."""
+    num_parts = -(-settings.batch_size // settings.micro_batch)
+    if ask.workers > num_parts:
+        raise SettingsError(
+            f"{ask.workers} workers share the micro-batches of a step, but batch_size {settings.batch_size} has only "
+            f"{num_parts} of {settings.micro_batch} mentions. Lower --micro-batch to "
+            f"{max(settings.batch_size // ask.workers, 1)}, or ask for fewer workers"
+        )

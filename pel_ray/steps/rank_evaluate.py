@@ -1,0 +1,98 @@
+"""rank evaluate: how well a ranker orders what a retriever finds, beside the retriever alone."""
+
+from __future__ import annotations
+
+import pathlib
+
+import numpy as np
+from pydantic import Field
+
+from pel_ray.artifacts import Input, Request
+from pel_ray.evaluation import Judged
+from pel_ray.golds import GoldMentions
+from pel_ray.rank_changes import changes
+from pel_ray.rank_tokens import token_request
+from pel_ray.ranker import RankerParts, open_ranker
+from pel_ray.reranker import in_order_of
+from pel_ray.runtime import Workers
+from pel_ray.search import Hits, PoolFilter
+from pel_ray.steps.evaluate import (
+    EvaluatePlan,
+    EvaluateSettings,
+    Site,
+    baseline_hits,
+    carry_out,
+    retrieved,
+)
+from pel_ray.steps.evaluation_folder import Found
+from pel_ray.steps.importing import Outcome, Path
+from pel_ray.steps.rank_scoring import kb_tokens, score_candidates
+from pel_ray.storage import locate
+
+
+class RankEvaluateSettings(EvaluateSettings):
+    """What is measured, and how golds are counted."""
+
+    ranker: Path
+    """The ranker, as rank train has made it: its run, or the model/ in it."""
+    num_candidates: int = Field(default=16, ge=2, le=64)
+    """The retriever's best entities that are ranked."""
+
+
+class RankEvaluatePlan(EvaluatePlan):
+    """What is to be measured, checked before anything starts."""
+
+    command = "rank evaluate"
+    settings: RankEvaluateSettings
+    ranker: RankerParts
+
+    def _judge(self) -> pathlib.Path:
+        self.ranker = open_ranker(self.settings.ranker)
+        return self.ranker.folder
+
+    def _request(self) -> Request:
+        asked = super()._request()
+        inputs = dict(asked.inputs)
+        inputs["retriever"] = inputs["model"]
+        inputs["model"] = Input(path=str(self.ranker.folder), digest=self.ranker.digest)
+        settings = dict(asked.settings) | {"num_candidates": self.settings.num_candidates}
+        return Request(kind="evaluation", inputs=inputs, settings=settings)
+
+
+def rank_evaluate(settings: RankEvaluateSettings, within: Workers | None = None) -> Outcome:
+    """Evaluates what is not evaluated yet and finishes the folder."""
+    return carry_out(RankEvaluatePlan(settings), _systems, within)
+
+
+def _systems(plan: RankEvaluatePlan, mentions: GoldMentions, pools: PoolFilter | None, site: Site) -> Found:
+    hits = retrieved(plan, mentions, pools, site.search)
+    ranked = _ranked(plan, mentions, hits, site)
+    policy = plan.settings.golds
+    before, after = (Judged.of(found, mentions, policy) for found in (hits, ranked))
+    k = ranked.rows_QK.shape[1]
+    has_gold_Q = ~np.array(mentions.is_nil, bool)
+    ceiling = float((after.ranks_Q[has_gold_Q] > 0).mean()) if has_gold_Q.any() else float("nan")
+    return Found(
+        systems={"ranker": ranked, "retriever": hits} | baseline_hits(plan, mentions, pools),
+        policy={"ranked": f"the retriever's {k} best, recall@{k} {ceiling:.4f}: the ceiling"},
+        more={"changes": changes(plan.data, mentions, before, after)},
+    )
+
+
+def _ranked(plan: RankEvaluatePlan, mentions: GoldMentions, hits: Hits, site: Site) -> Hits:
+    home = locate(plan.settings.out).parent
+    name = f"tokens-{token_request(plan.data.kb, plan.ranker).fingerprint[:8]}"
+    beside = [locate(plan.ranker.folder).parent, plan.vectors.folder.parent]
+    tokens = kb_tokens(plan.data.kb, plan.ranker, home / name, beside, site.carrier, site.ask)
+    candidates_QK = np.ascontiguousarray(hits.rows_QK[:, : plan.settings.num_candidates])
+    scores_QK, site.search.seconds["scoring"] = score_candidates(
+        site.work,
+        site.carrier,
+        site.ask,
+        mentions=plan.data.mentions,
+        rows_Q=np.array(mentions.rows),
+        candidates_QK=candidates_QK,
+        model=plan.ranker.settings,
+        tokens=tokens,
+    )
+    return in_order_of(scores_QK, candidates_QK)

@@ -1,0 +1,60 @@
+"""Accuracy of a ranker on a split: what its training watches after every epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from pel_ray.artifacts import MANIFEST, Request, building, read_manifest
+from pel_ray.errors import ArtifactError
+from pel_ray.rank_candidates import Candidates
+from pel_ray.ranker import RankerSettings
+from pel_ray.runtime import Workers
+from pel_ray.steps.rank_scoring import score_candidates
+from pel_ray.storage import Location
+from pel_ray.tables import TableFolder
+
+
+def rank_validate(
+    watched: Candidates,
+    mentions: TableFolder,
+    model: RankerSettings,
+    tokens: Sequence[Location],
+    out: Location,
+    within: Workers,
+) -> dict[str, float]:
+    """Shares of the mentions whose gold is the ranker's best, the retriever's best, or a candidate at all; and rows.
+
+    A gold that is not among the candidates counts as wrong.
+    """
+    if not len(watched):
+        raise ArtifactError(f"{mentions.folder} has no mention to validate on that is not NIL")
+    if not (out / MANIFEST).is_file():
+        # A part of its run, known by its name: what it was made from is a part of the run's own request.
+        request = Request(kind="validation", inputs={"mentions": mentions.as_input}, settings={"model": model.encoder})
+        with building(out, request, resumable=True) as work:
+            scores_QK, seconds = score_candidates(
+                work,
+                within,
+                within.ask,
+                mentions=mentions,
+                rows_Q=watched.rows_Q,
+                candidates_QK=watched.entities_QK,
+                model=model,
+                tokens=tokens,
+            )
+            work.counts |= _shares(watched, scores_QK) | {"rows": len(watched), "seconds": {"scoring": seconds}}
+    counts = read_manifest(out).counts
+    return {name: counts[name] for name in ("accuracy", "retriever", "ceiling", "rows")}
+
+
+def _shares(watched: Candidates, scores_QK: np.ndarray) -> dict[str, float]:
+    is_gold_QK = watched.is_gold()
+    best_Q = scores_QK.argmax(1)
+    shares = {
+        "accuracy": is_gold_QK[np.arange(len(best_Q)), best_Q],
+        "retriever": is_gold_QK[:, 0],
+        "ceiling": is_gold_QK.any(1),
+    }
+    return {name: round(float(is_right_Q.mean()), 4) for name, is_right_Q in shares.items()}
