@@ -110,6 +110,24 @@ class Confusion(Content):
     predicted: ShownEntity
 
 
+class Change(Content):
+    """A mention whose best entity a ranker has replaced by another."""
+
+    mention: str
+    left: str = ""
+    right: str = ""
+    gold: ShownEntity
+    before: ShownEntity
+    after: ShownEntity
+
+
+class Changes(Content):
+    """What a ranker made of the retriever's order: how often, and some of the mentions."""
+
+    counts: dict[str, int]
+    examples: dict[str, list[Change]] = {}
+
+
 class EvaluationFile(Content):
     """All that an evaluation has found."""
 
@@ -126,6 +144,7 @@ class EvaluationFile(Content):
     nil: Nil | None = None
     reliability: list[Bin] = []
     confusions: list[Confusion] = []
+    changes: Changes | None = None
 
 
 def read_evaluation(folder: Location, manifest: Manifest) -> EvaluationFile:

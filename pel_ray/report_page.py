@@ -15,7 +15,7 @@ import jinja2
 import pel_ray
 from pel_ray import report_tables as tables
 from pel_ray.console import human_bytes
-from pel_ray.evaluation_file import Confusion, ShownEntity
+from pel_ray.evaluation_file import Changes, Confusion, ShownEntity
 from pel_ray.report import Comparison, Evaluation, Report, System
 from pel_ray.report_headlines import Headline, best_retriever, headlines, weak_spots
 from pel_ray.run_folder import Run
@@ -58,6 +58,7 @@ def page(report: Report, figures: Mapping[str, bytes]) -> str:
         report=report,
         title=_title(report),
         parts=_parts(report),
+        changed_rows=changed_rows,
         images={name: f"data:image/png;base64,{base64.b64encode(png).decode()}" for name, png in figures.items()},
         tables=tables,
         differing=differing,
@@ -160,6 +161,10 @@ def _confusions(
         else (evaluation, [], confusions)
         for evaluation, confusions in found
     ]
+
+
+def changed_rows(changes: Changes) -> list[tuple[str, list[str]]]:
+    return [(name.replace("->", " to "), [f"{count:,}"]) for name, count in changes.counts.items()]
 
 
 def _unevaluated(report: Report) -> list[tuple[Run, str]]:

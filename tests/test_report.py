@@ -204,6 +204,18 @@ def test_figures_of_an_evaluation_are_on_the_page(tmp_path: Path) -> None:
     assert "19,034 entities" in shown and "1,962 mentions" in shown and "12.5 s" in shown
 
 
+def test_what_a_ranker_changed_is_on_the_page(tmp_path: Path) -> None:
+    one = confusion("Myocardial infarction")
+    change = {name: one[name] for name in ("mention", "left", "right", "gold")}
+    change |= {"before": one["predicted"], "after": one["gold"]}
+    counts = {"wrong->right": 1234, "right->wrong": 5, "kept": 400}
+    found = evaluation(changes={"counts": counts, "examples": {"wrong->right": [change], "right->wrong": []}})
+    page = write_report([str(write_evaluation(tmp_path / "test", found))], str(tmp_path / "out"))
+    text = page.read_bytes().decode()
+    assert "wrong to right" in text and "1,234" in text and "1 of wrong to right" in text
+    assert "of right to wrong" not in text
+
+
 def test_long_descriptions_are_cut(tmp_path: Path) -> None:
     shown = read_page([write_evaluation(tmp_path / "test", evaluation())], tmp_path / "out").text
     assert 20 < shown.count("Necrosis.") < 40
