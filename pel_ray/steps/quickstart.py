@@ -50,8 +50,8 @@ class QuickstartSettings(Settings):
         layers=3, text=TextSettings(entity_length=32, mention_length=24), pooling="mention"
     )
     """The untrained encoder; three of its six layers and short texts are enough for a first look."""
-    negatives: NegativeSettings = NegativeSettings(kind="mixed", num_negatives=1, hard_fraction=1.0, in_batch=True)
-    """One hard negative for each mention, and those of the 63 others that it is trained with."""
+    negatives: NegativeSettings = NegativeSettings(kind="mixed", num_negatives=3, hard_fraction=0.34, in_batch=True)
+    """A hard negative and two random ones for each mention, and those of the 63 others that it is trained with."""
     optimiser: OptimiserSettings = OptimiserSettings(
         lr=1e-4, epochs=1, batch_size=64, micro_batch=64, warmup=0.1, freeze_embeddings=True, dropout=0.0
     )
