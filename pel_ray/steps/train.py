@@ -7,8 +7,9 @@ import shutil
 
 from pel_ray.artifacts import Work, building, read_manifest
 from pel_ray.runtime import Workers
+from pel_ray.steps.epoch import METRICS, check_workers
 from pel_ray.steps.importing import Outcome
-from pel_ray.steps.rounds import METRICS, Rounds
+from pel_ray.steps.rounds import Rounds
 from pel_ray.steps.searching import pool_filter
 from pel_ray.steps.sharded import at_work
 from pel_ray.steps.train_plan import TrainPlan, TrainSettings
@@ -24,7 +25,7 @@ def train(settings: TrainSettings, within: Workers | None = None) -> Outcome:
     pools = pool_filter(settings.negatives.pool, plan.data.kb, mentions)
     plan.check_enough(mentions, namesakes, pools)
     with at_work(settings.resources, within) as (carrier, ask):
-        plan.check_workers(ask)
+        check_workers(ask, settings.optimiser)
         with building(plan.out, plan.request, resumable=True) as work:
             _forget_other_runs(plan, work)
             rounds = Rounds(plan, mentions, work, carrier, ask)

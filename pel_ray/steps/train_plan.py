@@ -15,7 +15,7 @@ from pel_ray.golds import GoldMentions, gold_mentions
 from pel_ray.names import namesakes_of
 from pel_ray.objective import ObjectiveSettings
 from pel_ray.optimiser import OptimiserSettings
-from pel_ray.runtime import Ask, Resources
+from pel_ray.runtime import Resources
 from pel_ray.search import PoolFilter
 from pel_ray.spec import Settings
 from pel_ray.steps.importing import Path
@@ -161,13 +161,3 @@ class TrainPlan:
                     f"mention {mentions.ids[number]} has only {num_left:,} entities to draw negatives from, "
                     f"num_negatives is {wanted:,}. Lower --num-negatives, or use --pool all"
                 )
-
-    def check_workers(self, ask: Ask) -> None:
-        optimiser = self.settings.optimiser
-        num_parts = -(-optimiser.batch_size // optimiser.micro_batch)
-        if ask.workers > num_parts:
-            raise SettingsError(
-                f"{ask.workers} workers share the micro-batches of a step, but batch_size {optimiser.batch_size} has "
-                f"only {num_parts} of {optimiser.micro_batch} mentions. Lower --micro-batch to "
-                f"{max(optimiser.batch_size // ask.workers, 1)}, or ask for fewer workers"
-            )
