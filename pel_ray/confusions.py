@@ -22,7 +22,8 @@ def confusions(data: DataSet, mentions: GoldMentions, judged: Judged) -> list[di
     for number, golds in enumerate(mentions.golds):
         predicted = int(judged.hits.rows_QK[number, 0])
         if golds and predicted >= 0 and predicted not in golds:
-            pairs[golds[0], predicted].append(number)
+            rank = int(judged.ranks_Q[number])
+            pairs[int(judged.hits.rows_QK[number, rank - 1]) if rank else golds[0], predicted].append(number)
     # Of the mentions of a pair, the one with the highest score stands for it.
     example = {pair: max(numbers, key=lambda n: (float(judged.best_Q[n]), -n)) for pair, numbers in pairs.items()}
     ordered = sorted(pairs, key=lambda pair: (-len(pairs[pair]), -float(judged.best_Q[example[pair]]), pair))

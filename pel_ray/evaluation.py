@@ -82,8 +82,11 @@ class Evaluation:
     @cached_property
     def _seen(self) -> np.ndarray:
         trained = gold_mentions(self._data.mentions, self._data.kb, self._train_split)
-        known = {row for golds in trained.golds for row in golds}
-        return np.array([not known.isdisjoint(golds) for golds in self._mentions.golds], bool)
+        # By name too, for golds that the KB lacks; by row too, for those that have several names.
+        rows = {row for golds in trained.golds for row in golds}
+        names = {name for golds in trained.names for name in golds}
+        pairs = zip(self._mentions.golds, self._mentions.names, strict=True)
+        return np.array([not rows.isdisjoint(golds) or not names.isdisjoint(named) for golds, named in pairs], bool)
 
     @cached_property
     def _types(self) -> list[Sequence[str]]:
@@ -122,6 +125,7 @@ class Evaluation:
         recalls = {
             f"recall@{k}": round(recall_with_nil(judged.hits.scores_QK, judged.ranks_Q, self._is_nil_Q, at, k), 4)
             for k in NIL_RECALL_AT
+            if k <= judged.hits.scores_QK.shape[1]
         }
         return {
             "threshold": at,

@@ -24,7 +24,9 @@ class GoldMentions:
     golds: list[list[int]]
     """Rows of the KB; empty where the mention is NIL or the KB lacks its golds."""
     num_golds: list[int]
-    """As the corpus gives them, those that the KB lacks included."""
+    """Of the rows in `golds`, and of the entities that the KB lacks."""
+    names: list[list[str]]
+    """The golds as the corpus names them."""
     is_nil: list[bool]
     num_nil: int
     num_outside: int
@@ -35,7 +37,7 @@ class GoldMentions:
 
     def only(self, numbers: Iterable[int]) -> GoldMentions:
         some = list(numbers)
-        names = ("rows", "ids", "documents", "worlds", "golds", "num_golds", "is_nil")
+        names = ("rows", "ids", "documents", "worlds", "golds", "num_golds", "names", "is_nil")
         columns: dict[str, Any] = {name: [getattr(self, name)[number] for number in some] for name in names}
         return replace(self, **columns)
 
@@ -62,7 +64,11 @@ def gold_mentions(mentions: TableFolder, kb: TableFolder, split: str | None) -> 
         documents=columns["document_id"],
         worlds=columns["world"],
         golds=golds,
-        num_golds=[len(set(found)) for found in names],
+        num_golds=[
+            len(rows) + len({name for name in found if name not in known})
+            for rows, found in zip(golds, names, strict=True)
+        ],
+        names=names,
         is_nil=is_nil,
         num_nil=num_nil,
         num_outside=sum(not rows for rows in golds) - num_nil,

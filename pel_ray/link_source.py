@@ -69,7 +69,7 @@ class LinkSource:
             command = f"rank evaluate DATA --ranker {folder}" if self.ranker else "evaluate DATA"
             raise SettingsError(
                 f"{folder} has no NIL threshold. Choose one with `pel-ray {command} --vectors "
-                f"{self.searched.folder} --split validation --tune-nil`, or give one with --threshold"
+                f"{self.searched.folder} --split validation --tune-nil --out ...`, or give one with --threshold"
             )
         return stored.threshold if stored else None
 

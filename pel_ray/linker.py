@@ -20,6 +20,7 @@ from pel_ray.errors import InputError, SettingsError
 from pel_ray.index import Index
 from pel_ray.index_files import IndexFolder
 from pel_ray.link_source import LinkSource, text_column
+from pel_ray.rank_candidates import CandidateSettings
 from pel_ray.reranker import Reranker
 from pel_ray.search import ExactSearch, Hits
 from pel_ray.tables import TableFolder
@@ -28,6 +29,7 @@ from pel_ray.vectors import VectorFolder
 
 MENTIONS_AT_ONCE = 1024
 BATCH_TOKENS = 2048
+RANKED = CandidateSettings().num_candidates
 KEEP_BYTES = 1 << 30
 """Vectors of a KB of up to 700,000 entities with 384 dimensions stay in memory between groups."""
 CHARACTERS_PER_PIECE = 16
@@ -69,13 +71,19 @@ class Linker:
         self.threshold = threshold
         parts = source.parts
         self._texts = parts.texts
-        self._reranker = None if source.ranker is None else Reranker.load(source.ranker.folder, source.kb)
+        self._reranker = (
+            None
+            if source.ranker is None
+            else Reranker.load(source.ranker.folder, source.kb, beside=[source.searched.folder.parent])
+        )
         lengths = [parts.settings.text.mention_length]
         if self._reranker is not None:
             lengths.append(self._reranker.ranker.parts.settings.text.mention_length)
         self._room = max(lengths) * CHARACTERS_PER_PIECE
         self._encoding = Encoding(load_tower(parts, "mention"), parts.settings, parts.markers.pad, "auto")
-        self._search = _searching(source.searched, k)
+        # A ranker puts as many in order as it was tuned on, also where fewer are asked for.
+        self._k = k
+        self._search = _searching(source.searched, k if source.ranker is None else max(k, RANKED))
         self._names = _Names(source.kb)
 
     @classmethod
@@ -117,6 +125,7 @@ class Linker:
         hits = self._search(self._encoding.run_lists(self._texts.mentions(rows), BATCH_TOKENS))
         if self._reranker is not None:
             hits = self._reranker.rerank(rows, hits)
+            hits = Hits(hits.scores_QK[:, : self._k], hits.rows_QK[:, : self._k])
         links = self._links(hits)
         return [links[numbers[text]] for text in texts]
 

@@ -31,7 +31,7 @@ def gold_ranks(
         found = np.flatnonzero(np.isin(rows_QK[number], rows)) + 1
         if policy == "any" and len(found):
             ranks_Q[number] = found[0]
-        elif policy == "all" and len(found) and len(found) == num_golds[number]:
+        elif policy == "all" and len(found) and len(found) == (num_golds[number] if len(num_golds) else len(rows)):
             ranks_Q[number] = found[-1]
     return ranks_Q
 
@@ -79,8 +79,8 @@ class Bootstrap:
         """The mean over groups of their figures, each group weighing the same."""
         above, below = self._sums(figures, groups)
         with np.errstate(invalid="ignore", divide="ignore"):
-            values = np.nanmean(above.sum(0) / below.sum(0), axis=0)
-            samples = [np.nanmean(sample, axis=0) for sample in self._resampled(above, below)]
+            values = _mean_of_known(above.sum(0) / below.sum(0))
+            samples = [_mean_of_known(sample) for sample in self._resampled(above, below)]
         row = _with_intervals(figures.names, values, samples)
         return {"mentions": int(sum(mask.sum() for mask in groups.values()))} | row
 
@@ -98,8 +98,9 @@ class Bootstrap:
             np.add.at(below[:, number], self._document_Q[mask], figures.below_QF[mask])
         return above, below
 
-    def interval(self, figure: Callable[[np.ndarray], float], num_resamples: int = 200) -> tuple[Any, Any]:
-        """The interval of any figure that can be computed with a weight for each mention."""
+    def interval(self, figure: Callable[[np.ndarray], float]) -> tuple[Any, Any]:
+        """The interval of any figure that can be computed with a weight for each mention, of at most 200 resamples."""
+        num_resamples = min(self._num_resamples, 200)
         weights = (weights_D for weights_BD in self._weights(num_resamples) for weights_D in weights_BD)
         return interval_of([figure(weights_D[self._document_Q]) for weights_D in weights])
 
@@ -116,6 +117,13 @@ class Bootstrap:
         for begin in range(0, num_resamples, RESAMPLES_AT_ONCE):
             num_now = min(RESAMPLES_AT_ONCE, num_resamples - begin)
             yield random.multinomial(self._num_documents, chances, size=num_now).astype(float)
+
+
+def _mean_of_known(values: np.ndarray) -> np.ndarray:
+    """Over groups, of those that have a value; NaN where none has."""
+    known = ~np.isnan(values)
+    mean: np.ndarray = np.where(known, values, 0).sum(0) / known.sum(0)
+    return mean
 
 
 def _weighted(weights_BD: np.ndarray, sums: np.ndarray) -> np.ndarray:

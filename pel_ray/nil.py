@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from pel_ray.errors import ArtifactError, InputError
+from pel_ray.storage import locate
 
 NIL_FILE = "nil.json"
 """In the model folder, beside what training made: choosing another threshold changes no weights and no digest."""
@@ -48,9 +49,8 @@ def read_threshold(model: Path) -> NilThreshold | None:
 
 
 def store_threshold(model: Path, chosen: NilThreshold) -> None:
-    temporary = model / f".{NIL_FILE}.tmp"
-    temporary.write_text(json.dumps(asdict(chosen), indent=2) + "\n")
-    temporary.rename(model / NIL_FILE)
+    file = locate(model) / NIL_FILE
+    file.write_bytes((json.dumps(asdict(chosen), indent=2) + "\n").encode())
 
 
 def best_threshold(scores_Q: np.ndarray, is_nil_Q: np.ndarray) -> float:

@@ -41,6 +41,11 @@ def token_files(folder: Location, request: Request) -> list[Location]:
     return [folder / name for name in sorted(folder.names()) if name.endswith(f"-{tag}.arrow")]
 
 
+def token_places(folders: Iterable[Location], request: Request) -> list[Location]:
+    """Where steps leave the word pieces of a KB in their folders."""
+    return [folder / name for folder in folders for name in ("tokens", f"tokens-{request.fingerprint[:8]}")]
+
+
 def find_tokens(request: Request, places: Iterable[Location]) -> list[Location] | None:
     """The shards of the first folder that holds just these word pieces; nothing where none does."""
     for folder in places:

@@ -116,6 +116,10 @@ def _below(folder: Location) -> Iterator[tuple[str, Location]]:
         yield child_kind, child
         if child_kind == "run":
             yield from _children(child)
+    for name in folder.names():
+        # A ranker is no run that a page shows, but its evaluations are.
+        if _kind(folder / name) == "ranker":
+            yield from _children(folder / name)
 
 
 def _children(folder: Location) -> Iterator[tuple[str, Location]]:

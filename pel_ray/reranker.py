@@ -14,12 +14,11 @@ import numpy as np
 
 from pel_ray.chunks import Pieces
 from pel_ray.encoder import Precision
-from pel_ray.nil import read_threshold
 from pel_ray.rank_pairs import Scoring, pair_texts
-from pel_ray.rank_tokens import find_tokens, token_request, write_tokens
+from pel_ray.rank_tokens import find_tokens, token_places, token_request, write_tokens
 from pel_ray.ranker import Ranker, load_ranker, open_ranker
 from pel_ray.search import Hits
-from pel_ray.storage import locate
+from pel_ray.storage import Location, locate
 from pel_ray.tables import TableFolder
 from pel_ray.token_table import TokenTable
 
@@ -38,24 +37,25 @@ class Reranker:
         self._scoring = Scoring(ranker, precision)
 
     @classmethod
-    def load(cls, folder: str | os.PathLike[str], kb: TableFolder, precision: Precision = "auto") -> Reranker:
+    def load(
+        cls,
+        folder: str | os.PathLike[str],
+        kb: TableFolder,
+        precision: Precision = "auto",
+        beside: Sequence[Location] = (),
+    ) -> Reranker:
         """A ranker, by its folder or that of its run, for the entities of a KB.
 
-        A run has the word pieces of the KB that it was trained on; those of another KB are made now.
+        Word pieces of the KB are taken from the ranker's run, or from a folder `beside` that a retriever has left them
+        in; where neither has them, they are made now.
         """
         parts = open_ranker(os.fspath(folder))
         request = token_request(kb, parts)
-        found = find_tokens(request, [locate(parts.folder).parent / "tokens"])
+        found = find_tokens(request, token_places([locate(parts.folder).parent, *beside], request))
         with tempfile.TemporaryDirectory(prefix="pel-ray-") as scratch:
             # Mapped files stay readable after their folder is gone.
             entities = TokenTable(found or write_tokens(kb, parts.texts, locate(scratch), request))
         return cls(load_ranker(parts.settings), entities, precision)
-
-    @property
-    def threshold(self) -> float | None:
-        """The score of the best candidate below which a mention is NIL; nothing where none was chosen."""
-        chosen = read_threshold(self.ranker.parts.folder)
-        return chosen.threshold if chosen else None
 
     def scores(self, mentions: Sequence[Mapping[str, Any]], rows_QK: np.ndarray) -> np.ndarray:
         """Scores (Q, K) of entities of the KB for mentions, as rows of mentions/; -inf where there is no entity."""

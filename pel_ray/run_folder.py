@@ -11,7 +11,7 @@ from pel_ray.artifacts import MANIFEST, Manifest, read_manifest
 from pel_ray.evaluation_file import read_json
 from pel_ray.storage import Location
 
-_PHASES = {"vectors": "encoding the KB", "pool": "encoding the KB", "negatives": "mining", "validation": "validation"}
+_PHASES = {"negatives": "mining", "validation": "validation"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +76,10 @@ def _rounds(state: Location) -> Iterator[Round]:
 
 def _phases(manifest: Manifest, state: Location) -> dict[str, float]:
     """A state folder that was deleted to save space leaves only the training itself."""
-    phases = {"training": float(manifest.counts.get("training seconds", 0))}
+    counts = manifest.counts
+    phases = {"training": float(counts.get("training seconds", 0))}
+    if encoding := counts.get("encoding seconds, since the last start"):
+        phases["encoding the KB"] = float(encoding)
     for name in state.names():
         phase = _PHASES.get(name.rsplit("-", 1)[0])
         if phase and (state / name / MANIFEST).is_file():

@@ -82,7 +82,8 @@ def resolve_ask(resources: Resources) -> Ask:
     """Fits the request to the cluster; an ask that can never be met is refused instead of waited for."""
     import ray
 
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
+    alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    nodes = [node for node in alive if node.get("CPU")]
     if not nodes:
         raise ResourceError("no node of the cluster has CPUs to work with. Add workers to it")
     num_gpus = 0 if resources.cpu else sum(node.get("GPU", 0) for node in nodes)
@@ -100,7 +101,8 @@ def resolve_ask(resources: Resources) -> Ask:
     largest = int(max(node["CPU"] for node in nodes))
     cpus = max(largest // per_node, 1) if resources.cpus == "auto" else resources.cpus
     _check_fit(workers, cpus, gpus, nodes)
-    return Ask(workers, cpus, gpus, is_local=len(nodes) == 1)
+    # A head without CPUs is another machine than its one worker.
+    return Ask(workers, cpus, gpus, is_local=len(alive) == 1)
 
 
 def _check_fit(workers: int, cpus: int, gpus: float, nodes: Sequence[dict[str, float]]) -> None:

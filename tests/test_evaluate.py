@@ -227,6 +227,17 @@ def test_bad_asks_are_refused_in_one_line(home: Path, tmp_path: Path, pel_ray: R
     assert "holds vectors of another KB" in pel_ray("evaluate", "other", *where[1:]).error
 
 
+def test_a_refused_pool_leaves_no_folder_behind(home: Path, tmp_path: Path, pel_ray: RunCommand) -> None:
+    write_jsonl(tmp_path / "kb.jsonl", [entity(number) | {"world": ""} for number in range(NUM_ENTITIES)])
+    files = ["--kb", "kb.jsonl", "--mentions", home / "mentions.jsonl", "--out", "flat"]
+    assert pel_ray("import", "jsonl", *files).code == 0
+    encode = ["flat", "--encoder", home / "model", "--out", "vectors", "--workers", 1, "--cpus", 1]
+    assert pel_ray("encode-kb", *encode).code == 0
+    where = ["flat", "--vectors", "vectors", "--out", "out"]
+    assert "Use pool all" in pel_ray("evaluate", *where, "--pool", "world").error
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_rerun_does_nothing_and_another_policy_is_refused(home: Path, tmp_path: Path) -> None:
     assert evaluate(settings(home, tmp_path / "out")).is_new
     assert not evaluate(settings(home, tmp_path / "out")).is_new

@@ -63,6 +63,19 @@ def test_ranks_and_figures_equal_a_plain_loop(seed: int, num_mentions: int, k: i
     )
 
 
+def test_two_names_of_one_entity_are_one_gold(tmp_path: Path) -> None:
+    # The second id is an alternative one of the first entity: one row to be found, and no other.
+    rows = np.array([[3, 1], [0, 2]])
+    assert gold_ranks(rows, [[1], [2]], "all", [1, 2]).tolist() == [2, 0]
+    assert gold_ranks(rows, [[3, 1], [0]], "all").tolist() == [2, 1]
+
+
+def test_macro_without_any_value_is_none() -> None:
+    figures = Figures.of(np.zeros(4, np.int64), 2)
+    worlds = {"a": np.array([1, 1, 0, 0], bool), "b": np.array([0, 0, 1, 1], bool)}
+    assert Bootstrap(["w", "x", "y", "z"], 20).macro(figures, worlds)["normalised@1"]["value"] is None
+
+
 def test_macro_weighs_worlds_equally_and_normalised_leaves_out_what_was_not_found() -> None:
     # World a: ranks 1, 1, 2, not found; world b: not found.
     ranks = np.array([1, 1, 2, 0, 0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from safetensors.numpy import load_file
 from pel_ray.artifacts import read_manifest
 from pel_ray.errors import PelRayError
 from pel_ray.provenance import mention_model
+from pel_ray.steps.rounds import Rounds
 from pel_ray.steps.train import train
 from pel_ray.steps.train_plan import TrainSettings
 from pel_ray.storage import locate
@@ -244,6 +246,37 @@ def test_overwrite_replaces_a_run_of_other_texts(home: Path, tmp_path: Path) -> 
     train(settings(home, tmp_path / "out", overwrite=True, model={"text": {"entity_length": 16}}, **more))
     assert len(list((tmp_path / "out").glob("state-*"))) == 1
     assert [line["epoch"] for line in metrics(tmp_path / "out") if "validation" in line] == [0, 1]
+
+
+def test_overwrite_replaces_a_run_whose_state_was_deleted(home: Path, tmp_path: Path) -> None:
+    more = {"negatives": {"kind": "random"}, "optimiser": {"epochs": 1}}
+    train(settings(home, tmp_path / "out", **more))
+    (state,) = (tmp_path / "out").glob("state-*")
+    shutil.rmtree(state)
+    train(settings(home, tmp_path / "out", overwrite=True, seed=7, **more))
+    assert mention_model(VectorFolder.open(locate(tmp_path / "out")), None, None).folder == tmp_path / "out" / "model"
+    assert [line["epoch"] for line in metrics(tmp_path / "out") if "validation" in line] == [0, 1]
+
+
+def test_a_rerun_keeps_the_vectors_of_a_later_epoch(home: Path, tmp_path: Path) -> None:
+    asked = settings(home, tmp_path / "out", negatives={"kind": "random"}, optimiser={"epochs": 3})
+    dropped: list[set[int]] = []
+    original = Rounds._drop_vectors
+
+    def stop_in_the_second_epoch(self: Rounds, keep: set[int]) -> None:
+        dropped.append(keep)
+        original(self, keep)
+        if keep == {1} or 2 in keep:
+            raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Rounds, "_drop_vectors", stop_in_the_second_epoch)
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                train(asked)
+    # The second try has not thrown away what the first had made for epoch 1 when it read the validation of epoch 0.
+    assert dropped[0] == {0} and {0} not in dropped[1:]
+    assert train(asked).is_new
 
 
 def test_curves_of_several_runs_go_into_one_figure(undisturbed: Path, of_two: Path, pel_ray: RunCommand) -> None:

@@ -81,7 +81,7 @@ def _show_nil(found: Mapping[str, Any]) -> None:
     if at:
         rows.append((f"threshold, chosen on {at['split']}", f"{at['threshold']:.4f}"))
         rows += [(f"{name} of NIL", f"{at[name]:.3f}") for name in ("precision", "recall", "f1")]
-        rows += [(f"{name}, NIL as a class", f"{at[name]:.3f}") for name in ("recall@1", "recall@64")]
+        rows += [(f"{name}, NIL as a class", f"{at[name]:.3f}") for name in ("recall@1", "recall@64") if name in at]
     console.show_table(("", ""), rows)
     if not at:
         console.say("no threshold is in the model: choose one with --split validation --tune-nil")

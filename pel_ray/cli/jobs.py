@@ -13,10 +13,12 @@ from typing import Any
 import click
 
 from pel_ray import console
+from pel_ray.cli.options import SettingsCommand
 from pel_ray.errors import InputError, SettingsError
 from pel_ray.job_package import EXCLUDES, Package, make_package
 from pel_ray.kuberay import IMAGE, job_manifests, manifest_text
-from pel_ray.spec import read_spec
+from pel_ray.spec import assign, read_spec
+from pel_ray.storage import locate
 from pel_ray.submission import JobServer, JobState, equivalent_line, run_job
 
 NOT_FOR_A_CLUSTER = ("submit", "status", "logs", "stop")
@@ -61,7 +63,7 @@ def submit(
     words = command_of(command)
     if kuberay is not None:
         _check_folders(_parsed(words), None)
-        Path(kuberay).write_text(manifest_text(job_manifests(words, image=image, retries=retries)))
+        locate(kuberay).write_bytes(manifest_text(job_manifests(words, image=image, retries=retries)).encode())
         console.say(f"{kuberay}: run it with kubectl apply -f {shlex.quote(kuberay)}")
         return
     if only_print:
@@ -179,14 +181,19 @@ def _parsed(words: Sequence[str]) -> dict[str, Any]:
             raise click.UsageError(f"{name!r} is no command; expected one of {known}")
         command, context = inner, click.Context(inner, info_name=name, parent=context)
     command.parse_args(context, arguments)
-    return dict(context.params)
+    given = {name: value for name, value in context.params.items() if value}
+    if isinstance(command, SettingsCommand):
+        sets: dict[str, Any] = {}
+        for assignment in given.get("sets", ()):
+            assign(sets, assignment)
+        spec = read_spec(given["spec"]) if "spec" in given else {}
+        return {"out": command.model.model_fields["out"].default} | spec | sets | given
+    return given
 
 
 def _check_folders(parameters: dict[str, Any], package: Package | None) -> None:
     """Refuses what the job would not find, or would leave in a folder of the head that goes with the job."""
-    spec = parameters.get("spec")
-    values = (read_spec(spec) if spec else {}) | {name: value for name, value in parameters.items() if value}
-    for name, value in values.items():
+    for name, value in parameters.items():
         if name == "out" and isinstance(value, str) and _is_relative(value):
             raise InputError(
                 f"out {value}",

@@ -33,6 +33,7 @@ def command(context: click.Context, spec: str, out: str | None, sets: tuple[str,
             click.echo(yaml.safe_dump([shown], sort_keys=False, allow_unicode=True), nl=False)
         return
     again = shlex.join(["pel-ray", "run", spec, *(["--out", out] if out else []), *_sets(sets)])
+    worst = 0
     with ray_session():
         for number, (step, found, settings) in enumerate(steps, start=1):
             console.heading(f"[{number}/{len(steps)}] {step.name}: {step.run}")
@@ -40,6 +41,10 @@ def command(context: click.Context, spec: str, out: str | None, sets: tuple[str,
                 found.run_settings(settings)
             except PelRayError as error:
                 raise StepFailed(f"step {step.name}: {error}. Mend it, then go on with: {again}") from error
+            except click.exceptions.Exit as end:
+                # Such as linking with some bad records: done, and not without a fault.
+                worst = max(worst, end.exit_code)
+    context.exit(worst)
 
 
 def _sets(sets: Sequence[str]) -> list[str]:

@@ -57,6 +57,17 @@ def say_epoch(metrics: pathlib.Path, epoch: int, num_epochs: int, receipt: Mappi
     )
 
 
+def forget_other_runs(folder: pathlib.Path, tag: str) -> None:
+    """With --overwrite: what a run of other settings has left, which only it could go on with."""
+    if not (folder / f"state-{tag}").exists():
+        for name in ("tokens", "vectors"):
+            shutil.rmtree(folder / name, ignore_errors=True)
+        (folder / METRICS).unlink(missing_ok=True)
+    for other in folder.glob("state-????????"):
+        if other.name != f"state-{tag}":
+            shutil.rmtree(other)
+
+
 def keep_model(work: Work, model: str) -> None:
     """Copies the best epoch's model to model/ of the run, and counts its files."""
     folder = pathlib.Path(work.folder.path)

@@ -61,7 +61,7 @@ class EvaluateSettings(Settings):
     """What to compare with: dictionary, tf-idf; auto: both, without tf-idf for a KB of more than 200,000."""
     tune_nil: bool = False
     """Choose the NIL threshold on this split (the one with the highest F1) and store it in the model."""
-    nil: bool = False
+    nil: bool | None = None
     """Judge NIL by the threshold in the model, or stop if it has none; by default it is used where there is one."""
     resamples: int = Field(default=1000, ge=10)
     """Resamples of documents that the 95% intervals come from."""
@@ -84,9 +84,9 @@ def carry_out(plan: EvaluatePlan, find: Find, within: Workers | None) -> Outcome
     done = finished(out, plan.request, overwrite=settings.overwrite)
     if done is None:
         mentions = plan.mentions()
+        pools = plan.pools(mentions)
         with at_work(settings.resources, within) as (carrier, ask), building(out, plan.request, resumable=True) as work:
             site = Site(work, carrier, ask, Search(work, carrier, ask, settings.device))
-            pools = plan.pools(mentions)
             write_evaluation(plan, mentions, pools, find(plan, mentions, pools, site), work)
             work.counts["seconds"] = site.search.seconds
     manifest = read_manifest(out)
@@ -120,7 +120,7 @@ class EvaluatePlan:
         self.parts = mention_model(self.vectors, settings.encoder, None)
         self.index = self._index() if settings.index else None
         self.judge = self._judge()
-        self.threshold = None if settings.tune_nil else read_threshold(self.judge)
+        self.threshold = None if settings.tune_nil or settings.nil is False else read_threshold(self.judge)
         if settings.nil and self.threshold is None:
             raise ArtifactError(
                 f"{self.judge} has no NIL threshold. Choose one first: pel-ray {self.command} {settings.data} "

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from pel_ray.chance import position
-from pel_ray.encoder import SETTINGS_FILE, ModelSettings, load_model, save_whole
+from pel_ray.encoder import SETTINGS_FILE, ModelSettings, load_model, load_parts, save_whole
 from pel_ray.errors import ArtifactError, MissingPackage
 from pel_ray.golds import entities_at, gold_mentions
 from pel_ray.linker import Link, Linker
@@ -109,7 +109,7 @@ class Quickstart:
         if settings.overwrite or not folder.exists():
             save_whole(load_model(settings.model), folder)
         saved = json.loads((folder / SETTINGS_FILE).read_text())["settings"]
-        if ModelSettings.model_validate(saved) != settings.model:
+        if ModelSettings.model_validate(saved) != load_parts(settings.model).settings:
             raise ArtifactError(
                 f"{folder} holds a model of other settings. Choose another --out folder, or pass --overwrite"
             )

@@ -110,6 +110,7 @@ class RankPlan:
             split=split,
             pool=settings.pool,
             baselines=["none"],
+            nil=False,
             resamples=10,
             resources=settings.resources,
         )

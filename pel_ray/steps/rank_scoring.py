@@ -11,7 +11,7 @@ from pel_ray.arrays import write_array
 from pel_ray.artifacts import Work, building, finished
 from pel_ray.encoder import Precision
 from pel_ray.progress import RateProgress
-from pel_ray.rank_tokens import SHARD_ROWS, find_tokens, token_files, token_request
+from pel_ray.rank_tokens import SHARD_ROWS, find_tokens, token_files, token_places, token_request
 from pel_ray.ranker import RankerParts, RankerSettings
 from pel_ray.runtime import Ask, Workers
 from pel_ray.shard_rank import ScoreJob, ShardScorer, ShardTokeniser, TokenJob, read_scores
@@ -28,8 +28,7 @@ def kb_tokens(
 ) -> list[Location]:
     """Files of the entities' word pieces: found in a folder that other steps left them in, or made in `folder`."""
     request = token_request(kb, parts)
-    names = ("tokens", f"tokens-{request.fingerprint[:8]}")
-    found = find_tokens(request, [other / name for other in beside for name in names])
+    found = find_tokens(request, token_places(beside, request))
     if found is not None:
         return found
     if finished(folder, request) is None:

@@ -53,6 +53,7 @@ class Rounds:
         self.recalls: dict[int, dict[str, Any]] = {}
         self._receipts: list[dict[str, Any]] = []
         self._round_seconds: list[float] = []
+        self._encode_seconds = 0.0
 
     def run(self, namesakes: list[np.ndarray], pools: PoolFilter | None) -> None:
         settings = self._settings
@@ -132,6 +133,7 @@ class Rounds:
         if self._settings.negatives.refresh == "frozen":
             epoch = 0
         outcome = encode_kb(self._encode_settings(epoch, only), self._carrier)
+        self._encode_seconds += outcome.manifest.seconds if outcome.is_new else 0
         return VectorFolder.open(outcome.folder)
 
     def _mine(self, epoch: int) -> None:
@@ -143,8 +145,9 @@ class Rounds:
     def _mine_now(self, epoch: int, out: Location) -> None:
         settings = self._settings.negatives
         is_full = epoch % (settings.mine_every * settings.full_every) == 0 or settings.refresh != "pool"
-        whole = self._state / f"vectors-{epoch:03d}"
-        if is_full or self._negatives is None or (whole / "manifest.json").is_file():
+        # What is validated has whole vectors anyway.
+        is_validated = epoch == 0 or epoch % self._settings.validation.validate_every == 0
+        if is_full or self._negatives is None or is_validated:
             vectors = self._encode(epoch)
         else:
             vectors = self._encode(epoch, only=self._negatives.folder.path)
@@ -174,7 +177,8 @@ class Rounds:
 
     def _validate(self, epoch: int) -> None:
         watched, out = self._settings.validation, self._state / f"validation-{epoch:03d}"
-        if not _is_finished(out):
+        is_new = not _is_finished(out)
+        if is_new:
             validate(
                 self._plan.data,
                 self._encode(epoch),
@@ -192,7 +196,9 @@ class Rounds:
         shown = ", ".join(f"{name} {value:.3f}" for name, value in self.recalls[epoch].items())
         when = f"after epoch {epoch}" if epoch else "before training"
         console.say(f"validation {when}: {shown} ({counts['rows']:,} mentions, {counts['pool']})")
-        self._drop_vectors(keep={epoch, self._best})
+        if is_new:
+            # A rerun that only reads what it validated before may be in the middle of a later epoch.
+            self._drop_vectors(keep={epoch, self._best})
 
     @property
     def _best(self) -> int:
@@ -222,6 +228,7 @@ class Rounds:
             "validation of the best epoch": self.recalls[best],
             "steps": sum(receipt["steps"] for receipt in self._receipts),
             "training seconds": round(sum(receipt["seconds"] for receipt in self._receipts), 1),
+            "encoding seconds, since the last start": round(self._encode_seconds, 1),
             "round seconds": self._round_seconds,
             "hard negatives missing, filled with random ones": num_missing,
             "worker peak memory bytes": max(receipt["peak_memory_bytes"] for receipt in self._receipts),
