@@ -9,9 +9,9 @@ READY := $(VENV)/.ready
 run: setup
 	$(BIN)/pel-ray quickstart
 
-# Two at a time, each with a Ray of its own: most of a test's time is waiting for processes to start.
+# Three at a time, each with a Ray of its own: most of a test's time is waiting for processes to start.
 test: setup lint
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 3 --dist loadfile
 
 # The long form of the cluster tests: nodes killed in every step.
 test-cluster: setup

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -43,7 +42,7 @@ class LinkSource:
         searched = _open_searched(locate(folder))
         table = _open_kb(searched, kb)
         parts = None if ranker is None else open_ranker(os.fspath(ranker))
-        return cls(searched, table, _open_model(searched, model), parts)
+        return cls(searched, table, mention_model(searched, None if model is None else os.fspath(model), None), parts)
 
     @property
     def inputs(self) -> dict[str, Input]:
@@ -134,21 +133,6 @@ def _other_kb(index: IndexFolder, kb: TableFolder) -> ArtifactError:
         f"{index.folder} was not built from the KB {kb.folder}, or from another state of it. Encode this KB and build "
         "an index from its vectors (encode-kb --reuse, index --update), or name the KB of this index"
     )
-
-
-def _open_model(searched: VectorFolder | IndexFolder, given: str | os.PathLike[str] | None) -> Parts:
-    named = Path(searched.manifest.request.inputs["model"].path)
-    beside = Path(searched.folder.parent.path) / "model"
-    encoder = None if given is None else os.fspath(given)
-    # A name that is no path is the hub's, or that of the default encoder.
-    if encoder is None and named.is_absolute() and not named.is_dir():
-        # A training run that was moved has its model beside its vectors.
-        if not (searched.folder.is_local and beside.is_dir()):
-            raise ArtifactError(
-                f"{searched.folder} was made by the model {named}, which is not there. Name the model (model, --model)"
-            )
-        encoder = str(beside)
-    return mention_model(searched, encoder, None)
 
 
 def text_column(kb: TableFolder, name: str) -> pa.Array:

@@ -37,10 +37,23 @@ def model_of(
 ) -> ModelSettings:
     """The settings of the model that made the vectors, which may have moved to another folder since."""
     manifest = vectors.manifest.request
-    settings = dict(manifest.settings["model"]) | {"encoder": encoder or manifest.inputs["model"].path}
+    settings = dict(manifest.settings["model"]) | {"encoder": encoder or _where_the_model_is(vectors)}
     if mention_length is not None:
         settings["text"] = settings["text"] | {"mention_length": mention_length}
     elif (Path(settings["encoder"]) / SETTINGS_FILE).is_file():
         # A saved model knows its own mention length.
         return ModelSettings(encoder=settings["encoder"])
     return ModelSettings.model_validate(settings)
+
+
+def _where_the_model_is(vectors: VectorFolder | IndexFolder) -> str:
+    """The model that the manifest names; a training run that was moved has it beside its vectors."""
+    named = vectors.manifest.request.inputs["model"].path
+    beside = Path(vectors.folder.parent.path) / "model"
+    # A name that is no path is the hub's, or that of the default encoder.
+    is_gone = Path(named).is_absolute() and not Path(named).is_dir()
+    if is_gone and not (vectors.folder.is_local and beside.is_dir()):
+        raise ArtifactError(
+            f"{vectors.folder} was made by the model {named}, which is not there. Name the model (--model, --encoder)"
+        )
+    return str(beside) if is_gone else named

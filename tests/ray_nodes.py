@@ -96,6 +96,8 @@ class Cluster:
         first_port = self.first_worker_port + len(self.nodes) * NUM_WORKER_PORTS
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--node-ip-address=127.0.0.1"]
         command += ["--disable-usage-stats", f"--object-store-memory={OBJECT_STORE_BYTES}", *options]
+        # The default is one port for every Ray of a machine, and a head whose agent lacks it starts no jobs.
+        command += [f"--dashboard-agent-listen-port={free_port()}", f"--dashboard-agent-grpc-port={free_port()}"]
         command += [f"--min-worker-port={first_port}", f"--max-worker-port={first_port + NUM_WORKER_PORTS - 1}"]
         with open(self.folder / f"node-{len(self.nodes)}.log", "wb") as log:
             process = subprocess.Popen(

@@ -261,7 +261,7 @@ def test_word_pieces_are_made_once_for_all_models_of_a_tokenizer(
     ("flags", "expected"),
     [
         (["--workers", "9", "--cpus", "1"], "9 workers of 1 CPUs and 0 GPUs each do not fit"),
-        (["--workers", "1", "--gpus", "1"], "1 workers of 4 CPUs and 1 GPUs each do not fit"),
+        (["--workers", "1", "--gpus", "1"], "there is no GPU here. Pass --cpu"),
         (["--encoder", "nowhere"], "encoder 'nowhere' is no folder here"),
     ],
 )

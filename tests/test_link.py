@@ -309,7 +309,7 @@ def link_command(pel_ray: RunCommand) -> RunCommand:
         (b"\x89PNG\r\n\x1a\n", "is a PNG image"),
         (b"\n" + b"\xe9t\xe9\n" * 40 + GOOD, "none of its first lines is text: line 2: byte 0xe9"),
         (b"PK\x03\x04rest", "is a zip archive"),
-        (gzip.compress(GOOD * 1000)[:-20], "cut short"),
+        (gzip.compress(GOOD * 1000, mtime=0)[:-20], "cut short"),
         (b"no mention here\n", "holds no [[mention]]. Read as marked"),
         (b"{}\n", "holds no JSON line"),
         (None, "no such file"),
@@ -487,7 +487,7 @@ def test_what_has_moved_can_be_named(home: Path, index: Path, links: list[Link],
             found = Linker.load(tmp_path / folder, kb=tmp_path / "set", k=5).link(map(mention, range(9)))
             assert [link.entity_id for link in found] == [link.entity_id for link in links[:9]]
         (tmp_path / "model").rename(tmp_path / "elsewhere")
-        with pytest.raises(PelRayError, match=r"which is not there. Name the model \(model, --model\)"):
+        with pytest.raises(PelRayError, match="which is not there. Name the model"):
             Linker.load(tmp_path / "vectors", kb=tmp_path / "set")
         Linker.load(tmp_path / "vectors", tmp_path / "elsewhere", tmp_path / "set")
         rows = [entity(number) for number in range(NUM_ENTITIES)]
