@@ -11,7 +11,7 @@ run: setup
 
 # Three at a time, each with a Ray of its own: most of a test's time is waiting for processes to start.
 test: setup lint
-	$(BIN)/pytest -n 3 --dist loadfile
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 # The long form of the cluster tests: nodes killed in every step.
 test-cluster: setup

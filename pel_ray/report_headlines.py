@@ -102,10 +102,14 @@ def _nil_headline(best: System, start: System | None) -> list[Headline]:
     return [Headline("NIL F1", shown(at.f1), "%", "", note, against)]
 
 
+LEAST_MENTIONS = 30
+"""Of a group that is named a weak spot: of a handful all can be wrong by chance, whatever the bootstrap says."""
+
+
 def weak_spots(comparison: Comparison, best: System) -> list[str]:
     """Groups on which a baseline's recall@1 is above the best system's, beyond both intervals; largest first."""
     spots = []
-    for row in sorted(best.rows, key=lambda row: -row.mentions):
+    for row in sorted((row for row in best.rows if row.mentions >= LEAST_MENTIONS), key=lambda row: -row.mentions):
         for baseline in comparison.systems:
             other = baseline.row(row.group, row.name) if baseline.is_baseline else None
             if other and "recall@1" in row.figures and "recall@1" in other.figures:

@@ -16,6 +16,17 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from pel_ray.cli import main  # noqa: E402
 
+LONGEST_FIRST = "train jobs encode_kb rank cli mine evaluate link guides one_gpu pipeline s3".split()
+"""Files of tests by how long they take, so that no worker is left alone with a long one at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def place(item: pytest.Item) -> int:
+        name = item.path.stem.removeprefix("test_")
+        return LONGEST_FIRST.index(name) if name in LONGEST_FIRST else len(LONGEST_FIRST)
+
+    items.sort(key=place)
+
 
 @dataclass(frozen=True)
 class Result:
