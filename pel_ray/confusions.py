@@ -12,6 +12,7 @@ from pel_ray.tables import DataSet
 from pel_ray.text import MENTION_COLUMNS
 
 NUM_SHOWN = 30
+SHOWN_COLUMNS = ("entity_id", "title", "description", "synonyms")
 CONTEXT = 80
 """Characters shown on each side of a mention."""
 
@@ -28,9 +29,7 @@ def confusions(data: DataSet, mentions: GoldMentions, judged: Judged) -> list[di
     example = {pair: max(numbers, key=lambda n: (float(judged.best_Q[n]), -n)) for pair, numbers in pairs.items()}
     ordered = sorted(pairs, key=lambda pair: (-len(pairs[pair]), -float(judged.best_Q[example[pair]]), pair))
     shown = ordered[:NUM_SHOWN]
-    entities = entities_at(
-        data.kb, {row for pair in shown for row in pair}, ["entity_id", "title", "description", "synonyms"]
-    )
+    entities = entities_at(data.kb, {row for pair in shown for row in pair}, SHOWN_COLUMNS)
     return [_described(data, mentions, judged, entities, pair, example[pair], len(pairs[pair])) for pair in shown]
 
 
@@ -48,16 +47,24 @@ def _described(
     gold_score = float(judged.hits.scores_QK[number, rank - 1]) if rank else None
     return {
         "times": times,
-        "mention": text["mention"],
-        "left": text["context_left"][-CONTEXT:],
-        "right": text["context_right"][:CONTEXT],
+        **shown_mention(text),
         "rank": rank or None,
-        "gold": _entity(entities[pair[0]], gold_score),
-        "predicted": _entity(entities[pair[1]], float(judged.best_Q[number])),
+        "gold": shown_entity(entities[pair[0]], gold_score),
+        "predicted": shown_entity(entities[pair[1]], float(judged.best_Q[number])),
     }
 
 
-def _entity(entity: Mapping[str, Any], score: float | None) -> dict[str, Any]:
+def shown_mention(text: Mapping[str, Any]) -> dict[str, Any]:
+    """A mention with a little of what stands around it."""
+    return {
+        "mention": text["mention"],
+        "left": text["context_left"][-CONTEXT:],
+        "right": text["context_right"][:CONTEXT],
+    }
+
+
+def shown_entity(entity: Mapping[str, Any], score: float | None) -> dict[str, Any]:
+    """What a person needs of an entity to judge a mistake."""
     return {
         "id": entity["entity_id"],
         "title": entity["title"],

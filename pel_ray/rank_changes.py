@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from pel_ray.confusions import SHOWN_COLUMNS, shown_entity, shown_mention
 from pel_ray.evaluation import Judged
 from pel_ray.golds import GoldMentions, entities_at
 from pel_ray.search import Hits
@@ -17,17 +18,14 @@ from pel_ray.tables import DataSet
 from pel_ray.text import MENTION_COLUMNS
 
 NUM_SHOWN = 20
-CONTEXT = 80
-"""Characters shown on each side of a mention."""
 MENDED, SPOILT = "wrong->right", "right->wrong"
-COLUMNS = ("entity_id", "title", "description", "synonyms")
 
 
 def changes(data: DataSet, mentions: GoldMentions, before: Judged, after: Judged) -> dict[str, Any]:
     """Counts over mentions that have a gold, and examples; the entity that a ranker is surest of comes first."""
     outcomes = _outcomes(mentions, before, after)
     numbers = {name: _surest(np.flatnonzero(outcomes == name), before, after) for name in (MENDED, SPOILT)}
-    entities = entities_at(data.kb, _rows_of(mentions, numbers, before, after), COLUMNS)
+    entities = entities_at(data.kb, _rows_of(mentions, numbers, before, after), SHOWN_COLUMNS)
     described = {
         name: [_described(data, mentions, before, after, entities, number) for number in some]
         for name, some in numbers.items()
@@ -81,23 +79,11 @@ def _described(
 
     def shown(entity_row: int) -> dict[str, Any]:
         score = _score_of(after.hits, number, entity_row)
-        return _entity(entities[entity_row], None if np.isnan(score) else round(score, 4))
+        return shown_entity(entities[entity_row], None if np.isnan(score) else score)
 
     return {
-        "mention": text["mention"],
-        "left": text["context_left"][-CONTEXT:],
-        "right": text["context_right"][:CONTEXT],
+        **shown_mention(text),
         "gold": shown(mentions.golds[number][0]),
         "before": shown(_best(before, number)),
         "after": shown(_best(after, number)),
-    }
-
-
-def _entity(entity: Mapping[str, Any], score: float | None) -> dict[str, Any]:
-    return {
-        "id": entity["entity_id"],
-        "title": entity["title"],
-        "description": entity["description"],
-        "synonyms": entity["synonyms"][:5],
-        "score": score,
     }

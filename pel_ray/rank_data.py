@@ -19,8 +19,9 @@ from pel_ray.rank_objective import RankBatch
 from pel_ray.rank_pairs import pair_texts
 from pel_ray.storage import Location
 from pel_ray.tables import TableFolder
-from pel_ray.text import MENTION_COLUMNS, Texts
+from pel_ray.text import Texts
 from pel_ray.token_table import TokenTable
+from pel_ray.training_source import mention_pieces
 
 MENTIONS_AT_ONCE = 4096
 
@@ -73,7 +74,7 @@ class RankSource:
 
     def prepare(self, mentions: TableFolder, examples: Examples, texts: Texts) -> None:
         """Writes all files; the rows of the mentions come last and say that all of them are there."""
-        flat, offsets = ragged(_pieces(mentions, examples.rows_M, texts))
+        flat, offsets = ragged(mention_pieces(mentions, examples.rows_M, texts))
         arrays = {
             "texts": flat,
             "text-offsets": offsets,
@@ -103,12 +104,3 @@ class RankSource:
 
     def _array(self, name: str) -> np.ndarray:
         return np.asarray(read_array(self._file(name)))
-
-
-def _pieces(mentions: TableFolder, rows_M: np.ndarray, texts: Texts) -> list[list[int]]:
-    pieces: list[list[int]] = []
-    for start in range(0, len(rows_M), MENTIONS_AT_ONCE):
-        some = rows_M[start : start + MENTIONS_AT_ONCE]
-        table = mentions.rows(int(some[0]), int(some[-1]) + 1, MENTION_COLUMNS)
-        pieces += texts.mentions(table.take(some - some[0]).to_pylist())
-    return pieces

@@ -48,7 +48,7 @@ class TrainingSource:
         rows = np.array(chosen.rows, np.int64)
         golds = Ragged.of(chosen.golds)
         excluded = golds.joined(Ragged.of(namesakes))
-        flat, offsets = ragged(list(_pieces(mentions, rows, texts)))
+        flat, offsets = ragged(mention_pieces(mentions, rows, texts))
         arrays = {"golds": golds.values, "gold-offsets": golds.offsets, "texts": flat, "text-offsets": offsets}
         arrays |= {"excluded": excluded.values, "excluded-offsets": excluded.offsets}
         if pool_of_entity is not None and pool_of_mention is not None:
@@ -89,7 +89,8 @@ class TrainingSource:
         return np.asarray(read_array(self._file(name)))
 
 
-def _pieces(mentions: TableFolder, rows: np.ndarray, texts: Texts) -> list[list[int]]:
+def mention_pieces(mentions: TableFolder, rows: np.ndarray, texts: Texts) -> list[list[int]]:
+    """The texts of mentions at ascending rows, as word pieces."""
     pieces: list[list[int]] = []
     for start in range(0, len(rows), MENTIONS_AT_ONCE):
         some = rows[start : start + MENTIONS_AT_ONCE]

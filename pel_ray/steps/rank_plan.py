@@ -8,7 +8,7 @@ from pydantic import Field
 
 from pel_ray.artifacts import Input, Request, finished
 from pel_ray.encoder import Precision
-from pel_ray.errors import ArtifactError, SettingsError
+from pel_ray.errors import SettingsError
 from pel_ray.optimiser import OptimiserSettings
 from pel_ray.rank_candidates import CandidateSettings
 from pel_ray.rank_objective import RankObjectiveSettings
@@ -18,7 +18,7 @@ from pel_ray.spec import Settings
 from pel_ray.steps.evaluate import EvaluatePlan, EvaluateSettings
 from pel_ray.steps.importing import Path
 from pel_ray.steps.searching import Pool
-from pel_ray.steps.train_plan import ValidationSettings
+from pel_ray.steps.train_plan import ValidationSettings, check_splits
 from pel_ray.storage import locate
 
 
@@ -93,7 +93,7 @@ class RankPlan:
         # The retriever and its data are those that an evaluation would check.
         self.retrieval = EvaluatePlan(self.search_settings(settings.split, settings.out))
         self.data = self.retrieval.data
-        self._check_splits()
+        check_splits(self.data.mentions, settings.split, settings.validation.validation_split)
         self.parts = load_ranker_parts(settings.model)
         self.request = self._request()
         self.done = finished(self.out, self.request, overwrite=settings.overwrite)
@@ -114,15 +114,6 @@ class RankPlan:
             resamples=10,
             resources=settings.resources,
         )
-
-    def _check_splits(self) -> None:
-        splits = self.data.mentions.manifest.counts["splits"]
-        for split in (self.settings.split, self.settings.validation.validation_split):
-            if split not in splits:
-                raise ArtifactError(
-                    f"{self.data.mentions.folder} has no split {split!r}, only {', '.join(splits)}. "
-                    "Name others with --split and --validation-split"
-                )
 
     def _request(self) -> Request:
         names = "data out vectors retriever index overwrite resources checkpoint_steps keep_checkpoints log_steps model"

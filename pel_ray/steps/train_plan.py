@@ -20,7 +20,7 @@ from pel_ray.search import PoolFilter
 from pel_ray.spec import Settings
 from pel_ray.steps.importing import Path
 from pel_ray.storage import locate
-from pel_ray.tables import DataSet
+from pel_ray.tables import DataSet, TableFolder
 from pel_ray.training_data import NegativeSettings
 
 
@@ -91,6 +91,16 @@ def _at(given: Any, *path: str) -> Any:
     return given
 
 
+def check_splits(mentions: TableFolder, *wanted: str) -> None:
+    splits = mentions.manifest.counts["splits"]
+    for split in wanted:
+        if split not in splits:
+            raise ArtifactError(
+                f"{mentions.folder} has no split {split!r}, only {', '.join(splits)}. "
+                "Name others with --split and --validation-split"
+            )
+
+
 class TrainPlan:
     """What is to be trained, checked before anything starts."""
 
@@ -101,13 +111,7 @@ class TrainPlan:
         if not self.out.is_local:
             raise SettingsError(f"{settings.out}: a run appends to its files. Expected a local or mounted folder")
         self.parts = load_parts(settings.model)
-        splits = self.data.mentions.manifest.counts["splits"]
-        for split in (settings.split, settings.validation.validation_split):
-            if split not in splits:
-                raise ArtifactError(
-                    f"{self.data.mentions.folder} has no split {split!r}, only {', '.join(splits)}. "
-                    "Name others with --split and --validation-split"
-                )
+        check_splits(self.data.mentions, settings.split, settings.validation.validation_split)
         names = "data out vectors overwrite resources checkpoint_steps keep_checkpoints log_steps model"
         # The chunk changes no result but the dropout, and lowering it is what helps when memory runs out.
         free: dict[str, Any] = dict.fromkeys(names.split(), True) | {"objective": {"chunk_tokens"}}
