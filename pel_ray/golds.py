@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pel_ray.chance import position
 from pel_ray.tables import TableFolder
 
 
@@ -40,6 +41,17 @@ class GoldMentions:
         names = ("rows", "ids", "documents", "worlds", "golds", "num_golds", "names", "is_nil")
         columns: dict[str, Any] = {name: [getattr(self, name)[number] for number in some] for name in names}
         return replace(self, **columns)
+
+    def golden(self) -> GoldMentions:
+        """Those that have a gold in the KB."""
+        return self.only(number for number, golds in enumerate(self.golds) if golds)
+
+    def sampled(self, num_mentions: int | None) -> GoldMentions:
+        """At most so many, always the same, in the order of the table."""
+        if num_mentions is None or len(self) <= num_mentions:
+            return self
+        by_chance = sorted(range(len(self)), key=lambda number: position(19, self.ids[number]))
+        return self.only(sorted(by_chance[:num_mentions]))
 
 
 def gold_mentions(mentions: TableFolder, kb: TableFolder, split: str | None) -> GoldMentions:

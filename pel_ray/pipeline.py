@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Annotated, Any
 
 from pydantic import Field
 
 from pel_ray.errors import SettingsError
-from pel_ray.spec import Settings, assign, read_spec, resolve
+from pel_ray.spec import Settings, assign, merged, read_spec, resolve, spec_files
 
-OUT = "{out}"
-"""In the settings of a step, stands for the pipeline's own folder."""
+Value = str | int | float | bool
 
 
 class Step(Settings):
     """One command of a pipeline."""
 
     name: Annotated[str, Field(min_length=1)]
-    """How messages and --set call it."""
+    """How messages, --set and --only call it."""
+    each: dict[str, Annotated[list[Value], Field(min_length=1)]] = Field(default={}, alias="for")
+    """Names with values, as in {row: [a, b], seed: [1, 2]}: the step is done once for each combination, and {row} and
+    {seed} stand for its values. Neighbours with the same `for` go round together."""
     run: Annotated[str, Field(min_length=1)]
     """A pel-ray command: train, encode-kb, import obo, ..."""
     spec: str | None = None
@@ -26,51 +30,102 @@ class Step(Settings):
     settings: dict[str, Any] = Field(default={}, alias="with")
     """Its settings, as a job spec of the command has them; {out} stands for the pipeline's folder."""
 
+    def filled(self, values: Mapping[str, Value]) -> Step:
+        """The same with the names in braces replaced, and done once."""
+        return Step.model_validate(_filled(self.model_dump(by_alias=True, exclude={"each"}), values))
+
 
 class PipelineSettings(Settings):
     """What `pel-ray run` carries out, from top to bottom."""
 
     out: Annotated[str, Field(min_length=1)]
     """Folder (or URI) that the steps call {out}."""
+    values: dict[str, Value] = {}
+    """What else they call by a name in braces; `--set NAME=value` changes it."""
     steps: Annotated[list[Step], Field(min_length=1)]
     """The commands in their order."""
 
 
 def read_pipeline(spec: str, sets: Sequence[str], out: str | None) -> PipelineSettings:
-    """The pipeline of a file; `--set NAME.key=value` changes a setting of a step."""
+    """The pipeline of a file, each step as often as it is done; `--set NAME.key=value` changes a setting of a step."""
     found = resolve(PipelineSettings, spec=spec, flags={"out": out} if out else None)
-    names = [step.name for step in found.steps]
+    values: dict[str, Any] = dict(found.values)
+    for assignment in sets:
+        if _is_value(assignment):
+            _check_known(assignment, assignment.partition("=")[0], list(values), "a value")
+            assign(values, assignment)
+    steps = [step for group in _groups(found.steps) for step in _rounds(group, values | {"out": found.out})]
+    names = [step.name for step in steps]
     for name in names:
         if names.count(name) > 1:
             raise SettingsError(f"{spec}: two steps are called {name!r}. Give each a name of its own")
-    changed = {step.name: dict(step.settings) for step in found.steps}
+    changed = {step.name: merged({}, step.settings) for step in steps}
     for assignment in sets:
-        name, dot, rest = assignment.partition(".")
-        if not dot or name not in changed:
-            raise SettingsError(f"--set {assignment}: expected STEP.key=value with a step of {', '.join(names)}")
-        assign(changed[name], rest)
-    steps = [step.model_copy(update={"settings": changed[step.name]}) for step in found.steps]
-    return found.model_copy(update={"steps": steps})
+        if not _is_value(assignment):
+            for name in _matching(names, assignment.partition(".")[0], f"--set {assignment}"):
+                assign(changed[name], assignment.partition(".")[2])
+    return found.model_copy(
+        update={"steps": [step.model_copy(update={"settings": changed[step.name]}) for step in steps]}
+    )
 
 
-def settings_of(step: Step, out: str) -> dict[str, Any]:
+def only(steps: Sequence[Step], patterns: Sequence[str]) -> list[Step]:
+    """Those whose names match a pattern; all of them where there is none."""
+    names = [step.name for step in steps]
+    wanted = {name for pattern in patterns for name in _matching(names, pattern, f"--only {pattern}")}
+    return [step for step in steps if step.name in wanted or not patterns]
+
+
+def settings_of(step: Step) -> dict[str, Any]:
     """What the command is told: its own spec, and over it what the pipeline says."""
-    values = read_spec(step.spec) if step.spec else {}
-    merged: dict[str, Any] = _filled(_over(values, step.settings), out)
-    return merged
+    return merged(read_spec(step.spec) if step.spec else {}, step.settings)
 
 
-def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(below)
-    for key, value in above.items():
-        inner = merged.get(key)
-        merged[key] = _over(inner, value) if isinstance(inner, Mapping) and isinstance(value, Mapping) else value
-    return merged
+def files_of(spec: str, steps: Sequence[Step]) -> list[str]:
+    """The spec files that a pipeline reads, its own first."""
+    named = [spec, *(step.spec for step in steps if step.spec)]
+    return list(dict.fromkeys(file for name in named for file in spec_files(name)))
 
 
-def _filled(value: Any, out: str) -> Any:
+def _is_value(assignment: str) -> bool:
+    """`NAME=value` names a value of the pipeline, `STEP.key=value` a setting of a step."""
+    return "." not in assignment.partition("=")[0]
+
+
+def _groups(steps: Sequence[Step]) -> Iterator[list[Step]]:
+    for _, group in itertools.groupby(steps, key=lambda step: step.each):
+        yield list(group)
+
+
+def _rounds(group: Sequence[Step], values: Mapping[str, Value]) -> Iterator[Step]:
+    """The steps of a group for each combination of what their `for` names."""
+    each = group[0].each
+    for combination in itertools.product(*each.values()):
+        found = {**values, **dict(zip(each, combination, strict=True))}
+        for step in group:
+            yield step.filled(found)
+
+
+def _matching(names: Sequence[str], pattern: str, said: str) -> list[str]:
+    found = [name for name in names if fnmatchcase(name, pattern)]
+    if not found:
+        _check_known(said, pattern, names, "a step")
+    return found
+
+
+def _check_known(said: str, name: str, known: Sequence[str], what: str) -> None:
+    if name not in known:
+        shown = ", ".join(known) if known else "none"
+        raise SettingsError(f"{said}: {name!r} is not {what} of this pipeline, which has {shown}")
+
+
+def _filled(value: Any, values: Mapping[str, Value]) -> Any:
     if isinstance(value, str):
-        return value.replace(OUT, out)
+        if value[:1] == "{" and value[1:-1] in values and value[-1:] == "}":
+            return values[value[1:-1]]
+        for name, meant in values.items():
+            value = value.replace(f"{{{name}}}", str(meant))
+        return value
     if isinstance(value, Mapping):
-        return {key: _filled(inner, out) for key, inner in value.items()}
-    return [_filled(inner, out) for inner in value] if isinstance(value, list) else value
+        return {key: _filled(inner, values) for key, inner in value.items()}
+    return [_filled(inner, values) for inner in value] if isinstance(value, list) else value

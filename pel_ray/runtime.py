@@ -255,22 +255,35 @@ def check_all_nodes_see(folder: Location) -> None:
     mark.write_bytes(b"seen")
     look = ray.remote(num_cpus=0)(_sees)
     try:
-        answers = {
-            node["NodeManagerAddress"]: look.options(
-                scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-            ).remote(mark)
+        answers = [
+            (
+                node["NodeManagerAddress"],
+                look.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(
+                    mark
+                ),
+            )
             for node in ray.nodes()
             if node["Alive"] and node["Resources"].get("CPU")
-        }
-        blind = {address: said for address, answer in answers.items() if (said := ray.get(answer))}
+        ]
+        blind = [(address, said) for address, answer in answers if (said := _answer_of_living(answer))]
     finally:
         mark.delete_file()
     if blind:
-        address, said = next(iter(blind.items()))
+        address, said = blind[0]
         raise StorageError(
             f"{folder} is not seen by {len(blind)} of {len(answers)} nodes ({address}: {said}). On a cluster every "
             "folder must be on shared storage: a mounted disk, or an s3:// or gs:// URI that all nodes may write"
         )
+
+
+def _answer_of_living(answer: Any) -> str:
+    """A node that died since will do no work, so it need not see the folder."""
+    import ray
+
+    try:
+        return str(ray.get(answer))
+    except (ray.exceptions.TaskUnschedulableError, ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError):
+        return ""
 
 
 def _sees(mark: Location) -> str:

@@ -6,6 +6,7 @@ An unknown key stops the run before it starts, and the error names the nearest k
 from __future__ import annotations
 
 import difflib
+import os
 import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, get_args
@@ -14,7 +15,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pel_ray.errors import SettingsError
-from pel_ray.storage import locate_file
+from pel_ray.storage import Location, locate_file
 
 
 class Settings(BaseModel):
@@ -48,8 +49,46 @@ def resolve(
         raise SettingsError(_explained(model, error, spec)) from error
 
 
+EXTENDS = "extends"
+"""The key of a spec that names another, beside it, whose settings it has where it says nothing else."""
+
+
 def read_spec(path: str) -> dict[str, Any]:
-    file = locate_file(path)
+    """The settings of a file, over those of the files it extends."""
+    values: dict[str, Any] = {}
+    for file in reversed(spec_files(path)):
+        values = merged(values, _read_yaml(locate_file(file)))
+    values.pop(EXTENDS, None)
+    return values
+
+
+def spec_files(path: str) -> list[str]:
+    """A spec and the specs it extends, one from the other."""
+    files = [path]
+    while True:
+        file = locate_file(files[-1])
+        below = _read_yaml(file).get(EXTENDS)
+        if below is None:
+            return files
+        if not isinstance(below, str) or not below:
+            raise SettingsError(f"{file}: extends is {below!r}, expected the name of a spec")
+        files.append(os.path.normpath(file.parent.path + "/" + below) if file.is_local else str(file.parent / below))
+        if files[-1] in files[:-1] or locate_file(files[-1]) == locate_file(path):
+            raise SettingsError(f"{file}: extends {below}, which in the end extends {file} again")
+
+
+def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """What `above` says, and where it says nothing what `below` does, key by key."""
+    values = dict(below)
+    for key, value in above.items():
+        inner = values.get(key)
+        if isinstance(value, Mapping):
+            value = merged(inner if isinstance(inner, Mapping) else {}, value)
+        values[key] = value
+    return values
+
+
+def _read_yaml(file: Location) -> dict[str, Any]:
     try:
         content = yaml.load(file.read_bytes().decode(), _UniqueKeyLoader)
     except UnicodeDecodeError as error:

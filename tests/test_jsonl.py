@@ -56,6 +56,22 @@ def test_long_contexts_are_cut_at_words(pel_ray: RunCommand, tmp_path: Path) -> 
     assert (mention["context_left"], mention["context_right"]) == (" three ", " four ")
 
 
+def test_training_documents_can_be_held_out_for_validation(pel_ray: RunCommand, tmp_path: Path) -> None:
+    rows = [
+        {"id": f"{split}{name}", "doc_id": name, "mention": "x", "label": "E", "split": split}
+        for split in ("train", "test")
+        for name in ("20", "21", "b", "c")
+    ]
+    write_jsonl(tmp_path / "m.jsonl", rows)
+    assert pel_ray("import", "jsonl", "--mentions", "m.jsonl", "--out", "set", "--validate-every", "10").code == 0
+    held_out = {name for name, row in by_id("set", "mentions").items() if row["split"] == "validation"}
+    # The CRC-32 of "b" is 1908338681, of "c" 112844655.
+    assert held_out == {"train20"}
+    pel_ray("import", "jsonl", "--mentions", "m.jsonl", "--out", "odd", "--validate-every", "5")
+    held_out = {name for name, row in by_id("odd", "mentions").items() if row["split"] == "validation"}
+    assert held_out == {"train20", "trainc"}
+
+
 def test_blink_entities_without_an_id_are_known_by_their_row(pel_ray: RunCommand, tmp_path: Path) -> None:
     write_jsonl(tmp_path / "entity.jsonl", [{"title": "zero", "text": "nil"}, {"title": "one", "text": "unit"}])
     row = {"context_left": "the", "mention": "unit", "context_right": "", "label_id": 1, "label_title": "one"}

@@ -213,13 +213,14 @@ def test_one_of_two_workers_killed_changes_nothing(home: Path, of_two: Path, tmp
 
 @pytest.mark.parametrize("refresh", ["pool", "frozen"])
 def test_cheaper_refreshes_encode_less(home: Path, tmp_path: Path, refresh: str) -> None:
-    more = {"negatives": {"refresh": refresh}, "validation": {"validate_every": 2}}
-    train(settings(home, tmp_path / "out", **more))
+    more: dict[str, Any] = {"negatives": {"refresh": refresh}, "validation": {"validate_every": 2}}
+    outcome = train(settings(home, tmp_path / "out", max_mentions=20, **more))
     (state,) = (tmp_path / "out").glob("state-*")
     rounds = [read_manifest(locate(state / f"negatives-{epoch:03d}")) for epoch in range(2)]
     searched = [int(manifest.counts["pool"].split()[0]) for manifest in rounds]
     used = [manifest.request.inputs["vectors"].digest for manifest in rounds]
     assert searched[0] == NUM_ENTITIES
+    assert outcome.manifest.counts["rows"] == rounds[0].counts["rows"] == 20
     if refresh == "frozen":
         assert used[0] == used[1]
         first = load_file(next(state.glob("model-000-*")) / "entity_encoder" / "model.safetensors")

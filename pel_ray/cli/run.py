@@ -11,7 +11,7 @@ import yaml
 from pel_ray import console
 from pel_ray.cli.options import SettingsCommand
 from pel_ray.errors import PelRayError, SettingsError, StepFailed
-from pel_ray.pipeline import PipelineSettings, Step, read_pipeline, settings_of
+from pel_ray.pipeline import Step, only, read_pipeline, settings_of
 from pel_ray.runtime import ray_session
 from pel_ray.spec import Settings, resolve
 
@@ -19,20 +19,38 @@ from pel_ray.spec import Settings, resolve
 @click.command("run", epilog="Example: pel-ray run jobs/pipeline.yaml --set train.optimiser.epochs=1")
 @click.argument("spec", metavar="SPEC")
 @click.option("--out", metavar="FOLDER", help="Folder that the steps call {out}; by default what the spec says.")
-@click.option("--set", "sets", multiple=True, metavar="STEP.KEY=VALUE", help="Change a setting of a step.")
+@click.option(
+    "--set",
+    "sets",
+    multiple=True,
+    metavar="[STEP.]KEY=VALUE",
+    help="Change a setting of a step, or of all steps that a pattern like 'pb-*' matches; without STEP, a value of the "
+    "pipeline.",
+)
+@click.option(
+    "--only", "patterns", multiple=True, metavar="STEP", help="Do only this step, or those that a pattern matches."
+)
 @click.option("--plan", "only_plan", is_flag=True, help="Print the settings of all steps, and stop.")
 @click.pass_context
-def command(context: click.Context, spec: str, out: str | None, sets: tuple[str, ...], only_plan: bool) -> None:
+def command(
+    context: click.Context,
+    spec: str,
+    out: str | None,
+    sets: tuple[str, ...],
+    patterns: tuple[str, ...],
+    only_plan: bool,
+) -> None:
     """Carry out a pipeline: several commands in their order, each of which does only what is not done yet."""
-    pipeline = read_pipeline(spec, sets, out)
+    chosen = only(read_pipeline(spec, sets, out).steps, patterns)
     # All settings are checked before the first step starts.
-    steps = [(step, *_resolved(context, spec, step, pipeline)) for step in pipeline.steps]
+    steps = [(step, *_resolved(context, spec, step)) for step in chosen]
     if only_plan:
         for step, _, settings in steps:
             shown = {"name": step.name, "run": step.run, "with": settings.model_dump(mode="json")}
             click.echo(yaml.safe_dump([shown], sort_keys=False, allow_unicode=True), nl=False)
         return
-    again = shlex.join(["pel-ray", "run", spec, *(["--out", out] if out else []), *_sets(sets)])
+    said = [*(["--out", out] if out else []), *_options("--set", sets), *_options("--only", patterns)]
+    again = shlex.join(["pel-ray", "run", spec, *said])
     worst = 0
     with ray_session():
         for number, (step, found, settings) in enumerate(steps, start=1):
@@ -47,19 +65,17 @@ def command(context: click.Context, spec: str, out: str | None, sets: tuple[str,
     context.exit(worst)
 
 
-def _sets(sets: Sequence[str]) -> list[str]:
-    return [word for assignment in sets for word in ("--set", assignment)]
+def _options(name: str, given: Sequence[str]) -> list[str]:
+    return [word for value in given for word in (name, value)]
 
 
-def _resolved(
-    context: click.Context, spec: str, step: Step, pipeline: PipelineSettings
-) -> tuple[SettingsCommand, Settings]:
+def _resolved(context: click.Context, spec: str, step: Step) -> tuple[SettingsCommand, Settings]:
     found: click.Command | None = context.find_root().command
     for word in step.run.split():
         found = found.get_command(context, word) if isinstance(found, click.Group) else None
     if not isinstance(found, SettingsCommand):
         raise SettingsError(f"{spec}: step {step.name} runs {step.run!r}, which is no command that a pipeline can run")
     try:
-        return found, resolve(found.model, values=settings_of(step, pipeline.out))
+        return found, resolve(found.model, values=settings_of(step))
     except SettingsError as error:
         raise SettingsError(f"{spec}: step {step.name}: {error}") from error

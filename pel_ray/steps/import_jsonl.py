@@ -71,7 +71,7 @@ def _import(settings: BlinkSettings, dialect: Dialect, documents: list[str]) -> 
 
     tables = []
     if kb_files:
-        counts = settings.what_counts("context")
+        counts = settings.what_counts_for_kb()
         tables.append(Table(kind="kb", sources=kb_files, settings=counts, rows=entities, subject="entities"))
     if mention_files:
         sources = text_files | {role: [file] for role, (_, file) in mention_files.items()}

@@ -53,7 +53,7 @@ def import_zeshel(settings: ZeshelSettings) -> list[Outcome]:
             Table(
                 kind="kb",
                 sources=worlds,
-                settings=settings.what_counts("context"),
+                settings=settings.what_counts_for_kb(),
                 rows=entities,
                 subject="entities",
             ),

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import re
 import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -54,6 +55,13 @@ class MentionImportSettings(ImportSettings):
 
     context: int = Field(default=2048, ge=0)
     """Characters of context to keep on each side of a mention; 2048 is more than 512 word pieces can use."""
+    validate_every: int | None = Field(default=None, ge=2)
+    """For a corpus without a validation split: training documents whose id this number divides become one (of an id
+    that is no number, its CRC-32)."""
+
+    def what_counts_for_kb(self) -> dict[str, Any]:
+        """Of a KB that comes from the same importer."""
+        return self.what_counts("context", "validate_every")
 
 
 @dataclass(frozen=True)
@@ -104,7 +112,7 @@ def import_tables(settings: ImportSettings, tables: Sequence[Table]) -> list[Out
         for table, request, manifest in zip(tables, requests, done, strict=True):
             if manifest is None:
                 work = stack.enter_context(building(out / table.kind, request))
-                _fill(work, table, settings.on_error)
+                _fill(work, table, settings)
     return [
         Outcome(out / table.kind, manifest or read_manifest(out / table.kind), manifest is None)
         for table, manifest in zip(tables, done, strict=True)
@@ -146,12 +154,14 @@ def file_input(parts: Sequence[Location]) -> Input:
     return Input(path=" ".join(map(str, parts)), digest=digest.hexdigest())
 
 
-def _fill(work: Work, table: Table, on_error: OnError) -> None:
+def _fill(work: Work, table: Table, settings: ImportSettings) -> None:
     began = time.monotonic()
-    tally = Tally(on_error)
+    tally = Tally(settings.on_error)
     total = table.passes * sum(part.size() for parts in table.sources.values() for part in parts)
     with byte_progress(f"reading {table.kind}", total) as on_bytes:
         rows = table.rows(Reading(table.sources, tally, on_bytes))
+        if table.kind == "mentions" and isinstance(settings, MentionImportSettings) and settings.validate_every:
+            rows = _held_out(rows, settings.validate_every)
         num_rows = write_tables(work, grouped(table.kind, _checked(rows, table, tally)))
     if num_rows == 0:
         raise InputError(_names(table.sources), f"nothing to keep as {table.kind}{_why_nothing(tally, table.subject)}")
@@ -184,6 +194,14 @@ def _checked(rows: Iterable[Any], table: Table, tally: Tally) -> Iterator[Any]:
             previous = row_id
         else:
             seen.add(row_id)
+
+
+def _held_out(mentions: Iterable[Mention], every: int) -> Iterator[Mention]:
+    for mention in mentions:
+        name = mention.document_id
+        number = int(name) if name.isdecimal() else zlib.crc32(name.encode())
+        is_held_out = mention.split == "train" and number % every == 0
+        yield replace(mention, split="validation") if is_held_out else mention
 
 
 def _essentials(row: Entity | Mention) -> tuple[str, str, str]:

@@ -49,6 +49,8 @@ class MineSettings(Settings):
     """Word pieces of a mention with its context; by default what the model says."""
     split: str = "train"
     """Whose mentions get negatives."""
+    max_mentions: int | None = Field(default=None, ge=1)
+    """At most so many of them, always the same."""
     num_negatives: int = Field(default=64, ge=1)
     """Hard negatives to keep for each mention."""
     pool: Pool = "auto"
@@ -104,17 +106,18 @@ class MinePlan:
         }
         if self.audit:
             inputs["audit"] = self.audit.as_input
+        counts = "split max_mentions num_negatives pool filter".split()
         self.request = Request(
             kind="negatives",
             inputs=inputs,
-            settings=settings.model_dump(mode="json", include={"split", "num_negatives", "pool", "filter"})
+            settings=settings.model_dump(mode="json", include=set(counts))
             | {"mention_length": self.parts.settings.text.mention_length},
         )
 
     def mentions(self) -> GoldMentions:
         """Those of the split that have a gold in the KB."""
         found = gold_mentions(self.data.mentions, self.data.kb, self.settings.split)
-        some = found.only(number for number, golds in enumerate(found.golds) if golds)
+        some = found.golden().sampled(self.settings.max_mentions)
         if not len(some):
             splits = ", ".join(self.data.mentions.manifest.counts["splits"])
             raise ArtifactError(

@@ -159,6 +159,7 @@ class Rounds:
                     "out": out.path,
                     "encoder": self._model(epoch),
                     "split": self._settings.split,
+                    "max_mentions": self._settings.max_mentions,
                     "num_negatives": min(settings.num_hard * EXTRA_HARD, self._plan.data.kb.num_rows - 1),
                     "pool": settings.pool,
                     "filter": {"keep_namesakes": settings.keep_namesakes},

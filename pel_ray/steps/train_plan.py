@@ -56,6 +56,8 @@ class TrainSettings(Settings):
     """Vectors of the KB by the pel-ray model folder it starts with: the first round then need not encode it."""
     split: str = "train"
     """Whose mentions it learns from."""
+    max_mentions: int | None = Field(default=None, ge=1)
+    """At most so many of them, always the same."""
     max_outside: float = Field(default=0.5, ge=0, le=1)
     """Share of mentions whose golds the KB may lack; they are left out, and more of them refused."""
     precision: Precision = "auto"
@@ -138,7 +140,7 @@ class TrainPlan:
                 f"training mentions ({found.num_outside / num_golden:.0%}). Is it the right KB? Else raise "
                 "--max-outside"
             )
-        some = found.only(number for number, golds in enumerate(found.golds) if golds)
+        some = found.golden().sampled(self.settings.max_mentions)
         if not len(some):
             raise ArtifactError(f"{self.data.mentions.folder} has no training mention with a gold in the KB")
         return some

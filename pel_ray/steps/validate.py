@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from pel_ray.artifacts import Input, Request, building, finished, read_manifest
-from pel_ray.chance import position
 from pel_ray.errors import ArtifactError
 from pel_ray.golds import gold_mentions
 from pel_ray.metrics import gold_ranks
@@ -46,7 +45,7 @@ def validate(
     if done is not None:
         return Outcome(out, done, is_new=False)
     every = gold_mentions(data.mentions, data.kb, split)
-    mentions = every.only(_sample(every.ids, every.is_nil, num_mentions))
+    mentions = every.only(np.flatnonzero(~np.array(every.is_nil, bool)).tolist()).sampled(num_mentions)
     if not len(mentions):
         raise ArtifactError(f"{data.mentions.folder} has no mention of split {split!r} that is not NIL")
     pools = pool_filter(pool, data.kb, mentions)
@@ -66,11 +65,3 @@ def validate(
             "seconds": search.seconds,
         }
     return Outcome(out, read_manifest(out), is_new=True)
-
-
-def _sample(ids: list[str], is_nil: list[bool], num_mentions: int | None) -> list[int]:
-    """Mentions that are not NIL, in the order of the table; where fewer are asked for, always the same ones."""
-    numbers = [number for number in range(len(ids)) if not is_nil[number]]
-    if num_mentions is not None and len(numbers) > num_mentions:
-        numbers = sorted(sorted(numbers, key=lambda number: position(19, ids[number]))[:num_mentions])
-    return numbers
