@@ -76,7 +76,7 @@ def against_others(parts: Parts, rows: list[dict[str, Any]], figures: Figures) -
     texts = parts.tokenizer.batch_decode([ids[1:-1] for ids in pieces])
     ours, tower = plain_encoding(parts), load_tower(parts, "entity").eval()
     with contextlib.redirect_stderr(io.StringIO()):
-        theirs = SentenceTransformer(str(parts.folder), device="cpu")
+        theirs = SentenceTransformer(parts.folder.path, device="cpu")
     theirs.max_seq_length = 128
     seconds: dict[str, list[float]] = {"ours": [], "sentence-transformers": [], "pad to 128": []}
     cosines = []

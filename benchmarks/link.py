@@ -24,6 +24,7 @@ import faiss
 import numpy as np
 import torch
 from _figures import Figures
+from _mentions import in_its_sentence
 
 from pel_ray.encoder import load_tower
 from pel_ray.link_source import LinkSource, text_column
@@ -114,15 +115,6 @@ def is_alike(link: Link, entity_id: str, score: float) -> bool:
     """The same entity, or one of equal score: entities of equal texts have equal vectors, and FAISS takes any."""
     ties = {one.entity_id for one in link.candidates if abs(one.score - link.candidates[0].score) < 1e-5}
     return entity_id in ties or abs(score - link.candidates[0].score) < 1e-6
-
-
-def in_its_sentence(mention: dict[str, str]) -> dict[str, str]:
-    left, right = mention["context_left"], mention["context_right"]
-    end = right.find(". ")
-    return mention | {
-        "context_left": left[left.rfind(". ") + 2 if ". " in left else 0 :],
-        "context_right": right[: end + 1 or None],
-    }
 
 
 def one_at_a_time(linker: Linker, mentions: Mentions) -> None:

@@ -66,7 +66,7 @@ def main() -> None:
             figures.equals(f"wordnet_{split}_mentions", found["mentions"], mentions)
             figures.equals(f"wordnet_{split}_entities", found["entities"], entities)
 
-        # Stanzas, obsolete ones and synonyms as grep counts them in the files.
+        # Terms, obsolete ones and synonyms as grep counts them in the files; four synonyms of UBERON are of relations.
         for name, terms, obsolete, synonyms in (
             ("hp", 19484, 450, 23519),
             ("DiseaseOntology_2019.03.07", 11647, 2414, 17792),

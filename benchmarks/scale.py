@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import heapq
 import io
 import tempfile
 import time
@@ -21,6 +20,7 @@ from typing import Any
 
 import numpy as np
 from _figures import Figures
+from _simulation import MOST_WORKERS, SHARD_ROWS, Costs, first_bottleneck, savings, simulated
 from encode import encode, import_kb, ray_with, write_kb
 
 from pel_ray.artifacts import Request, building
@@ -31,14 +31,6 @@ from pel_ray.shard_work import ShardJob, ShardWorker
 from pel_ray.steps.sharded import finish_shards
 from pel_ray.storage import locate
 from pel_ray.vectors import Shard, VectorFolder, plan_shards
-
-ENTITIES, SHARD_ROWS = 2_360_000, 4096
-GPU_RATE = 1500.0
-"""Entities a second of one GPU with BERT-base and short texts: an assumption."""
-START_SECONDS = 15.0
-"""Of a worker: importing torch and loading a tower takes 10 to 12 s here; the rest is scheduling."""
-SPREAD = 0.1
-"""Standard deviation of a shard's time, as a share of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,31 +102,20 @@ def rates_of_searching(home: Path, num_queries: int) -> dict[int, float]:
     return rates
 
 
-def simulated(num_workers: int, seconds_each: float, shard_rows: int = SHARD_ROWS) -> tuple[float, float]:
-    """Seconds to encode the KB, and how much of them all workers were busy; the driver hands shards out one by one."""
-    num_shards = -(-ENTITIES // shard_rows)
-    spread = np.random.default_rng(13).normal(1, SPREAD, num_shards).clip(0.5)
-    work = spread * shard_rows / GPU_RATE
-    free = [START_SECONDS] * num_workers
-    heapq.heapify(free)
-    driver = 0.0
-    for seconds in work:
-        driver = max(driver, heapq.heappop(free)) + seconds_each
-        heapq.heappush(free, driver + seconds)
-    end = max(free)
-    return end, float(work.sum()) / (end * num_workers)
-
-
-def bottleneck(num_workers: int, seconds_each: float) -> str:
-    """What would shorten the run most: no start-up, a driver that costs nothing, or finer shards."""
-    end = simulated(num_workers, seconds_each)[0]
-    gains = {
-        "the GPUs": 0.05 * end,
-        "starting workers": min(START_SECONDS, end),
-        "the driver": end - simulated(num_workers, 0.0)[0],
-        "the size of shards": end - simulated(num_workers, seconds_each, SHARD_ROWS // 8)[0],
-    }
-    return max(gains, key=lambda name: gains[name])
+def show_simulation(costs: Costs) -> None:
+    print("simulated, not run; it assumes:", flush=True)
+    for assumption in costs.assumptions():
+        print(f"  {assumption}", flush=True)
+    for num_workers in (1, 8, 64, 512):
+        seconds, busy = simulated(num_workers, costs)
+        most = ", ".join(f"{name} {saved:.1f} s" for name, saved in list(savings(num_workers, costs).items())[:3])
+        print(f"simulated, {num_workers} GPUs: {seconds:.1f} s, GPUs {busy:.0%} busy; half the cost would save: {most}",
+              flush=True)  # fmt: skip
+    found = first_bottleneck(costs)
+    if found is None:
+        print(f"simulated: the GPUs themselves are the bottleneck up to {MOST_WORKERS} of them", flush=True)
+    else:
+        print(f"simulated: the first other bottleneck, with {found[0]} GPUs, is {found[1]}", flush=True)
 
 
 def main() -> None:
@@ -153,13 +134,7 @@ def main() -> None:
             rates_of_searching(home, 4096)
     share = each / (each + SHARD_ROWS / encoding[1])
     figures.at_most("scale_coordination_share_of_a_shard_here", share, 0.05)
-    print(f"simulated: {ENTITIES:,} entities in shards of {SHARD_ROWS:,}, {GPU_RATE:,.0f} entities/s a GPU (assumed), "
-          f"{START_SECONDS:.0f} s to start a worker (assumed), {1000 * each:.1f} ms a shard (measured here), times of "
-          f"shards spread by {SPREAD:.0%} (assumed)", flush=True)  # fmt: skip
-    for num_workers in (1, 8, 64, 512):
-        end, busy = simulated(num_workers, each)
-        print(f"simulated, {num_workers} GPUs: {end:.0f} s, {busy:.0%} busy; most would be gained by "
-              f"{bottleneck(num_workers, each)}", flush=True)  # fmt: skip
+    show_simulation(Costs(driver_seconds=each))
     figures.finish()
 
 

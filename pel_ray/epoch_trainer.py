@@ -10,12 +10,10 @@ micro-batches, which the last batch of an epoch need not have.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -70,6 +68,8 @@ class EpochTrainer(ShardWorker):
         self._optimiser = make_optimiser(self._module, job.optimiser)
         self._scaler = torch.amp.GradScaler(self._device.type, enabled=self._dtype == torch.float16)
         self._weights = [weight for weight in self._module.parameters() if weight.requires_grad]
+        self._unwritten: list[dict[str, Any]] = []
+        self._written_at = began
         self._start_seconds = time.monotonic() - began
 
     def do(self, shard: Shard) -> dict[str, Any]:
@@ -85,7 +85,7 @@ class EpochTrainer(ShardWorker):
             recent.add(values)
             is_saved = step + 1 == num_steps or (step + 1) % job.checkpoint_steps == 0
             if recent.num_steps == job.log_steps or is_saved:
-                self._log(epoch, step, num_steps, recent)
+                self._log(epoch, step, num_steps, recent, at_once=is_saved)
                 recent = Sums()
             if is_saved:
                 self._save(epoch, step + 1, num_steps)
@@ -168,33 +168,31 @@ class EpochTrainer(ShardWorker):
         raise TrainingError(
             f"the loss is {values['loss']} at epoch {epoch + 1}, step {step + 1} (mention rows {rows}, ...), its "
             f"gradient {norm}. {self.job.when_not_finite} in a new --out; the last good checkpoint is kept in "
-            f"{self.job.state}"
+            f"{self.job.folder}"
         )
 
     def _resume(self, epoch: int, num_steps: int) -> int:
         """Takes the newest checkpoint; returns the step of the epoch to go on with."""
+        num_done = 0
         checkpoints = self.job.checkpoints()
-        if not checkpoints:
-            if self._rank == 0:
-                _forget_after(self.job.metrics, 0)
-            return 0
-        state = load_state(checkpoints[-1], self._module, self._optimiser)
-        self._scaler.load_state_dict(state["scaler"])
-        done = state["step"] - epoch * num_steps
+        if checkpoints:
+            state = load_state(checkpoints[-1], self._module, self._optimiser)
+            self._scaler.load_state_dict(state["scaler"])
+            num_done = state["step"]
         if self._rank == 0:
-            _forget_after(self.job.metrics, state["step"])
-        return max(done, 0)
+            self.job.metrics.forget_after(num_done)
+        return max(num_done - epoch * num_steps, 0)
 
     def _save(self, epoch: int, step: int, num_steps: int) -> None:
         if self._rank != 0:
             return
         number = epoch * num_steps + step
-        file = self.job.state / f"checkpoint-{number:08d}-{self.job.tag}.safetensors"
-        save_state(file, self._module, self._optimiser, {"step": number, "scaler": self._scaler.state_dict()})
+        state = {"step": number, "scaler": self._scaler.state_dict()}
+        save_state(self.job.checkpoint(number), self._module, self._optimiser, state)
         for old in self.job.checkpoints()[: -self.job.keep_checkpoints]:
-            old.unlink()
+            old.delete_file()
 
-    def _log(self, epoch: int, step: int, num_steps: int, recent: Sums) -> None:
+    def _log(self, epoch: int, step: int, num_steps: int, recent: Sums, at_once: bool) -> None:
         if self._rank != 0:
             return
         seconds = time.monotonic() - recent.began
@@ -206,8 +204,12 @@ class EpochTrainer(ShardWorker):
             "steps_per_second": round(recent.num_steps / seconds, 3),
             "pieces_per_second": round(recent.values["pieces"] / seconds, 1),
         }
-        with open(self.job.metrics, "a") as file:
-            file.write(json.dumps(line) + "\n")
+        self._unwritten.append(line)
+        is_time = time.monotonic() - self._written_at >= self.job.metrics.seconds_between
+        # A checkpoint has all lines before it: none of them is written again by who goes on from there.
+        if at_once or is_time:
+            self.job.metrics.append(self._unwritten)
+            self._unwritten, self._written_at = [], time.monotonic()
 
 
 @contextmanager
@@ -218,14 +220,3 @@ def _out_of_memory(job: TrainJob) -> Iterator[None]:
         if not any(said in str(error).lower() for said in ("out of memory", "can't allocate", "not enough memory")):
             raise
         raise ResourceError(f"out of memory with {job.sizes}. {job.remedy}") from error
-
-
-def _forget_after(metrics: Path, step: int) -> None:
-    """Drops lines of steps that will be taken again."""
-    if metrics.exists():
-        lines = metrics.read_text().splitlines(keepends=True)
-        kept = [line for line in lines if json.loads(line).get("step", 0) <= step]
-        if len(kept) < len(lines):
-            temporary = metrics.with_name(f".{metrics.name}.tmp")
-            temporary.write_text("".join(kept))
-            temporary.rename(metrics)

@@ -1,4 +1,4 @@
-"""Manifests that run a command on Kubernetes: a RayJob with a cluster of its own, and the spec that it reads."""
+"""Manifests that run a command on Kubernetes: a RayJob with a cluster of its own, and the specs that it reads."""
 
 from __future__ import annotations
 
@@ -20,29 +20,34 @@ SHARED = "/shared"
 """Where every pod sees the same storage."""
 CLAIM = "pel-ray-shared"
 SPECS = "/pel-ray/specs"
+"""What the working directory is here: the command finds its specs there under the same names."""
 USER = 1000
 """Of the image; the shared storage must let it write."""
 SECONDS_KEPT = 600
 """How long a finished cluster stays for a look at its logs."""
-MAX_SPEC_BYTES = 512 << 10
-"""A ConfigMap holds 1 MiB."""
+MAX_SPEC_BYTES = 200 << 10
+"""Of all specs: `kubectl apply` writes a ConfigMap into an annotation too, which holds 256 KiB."""
 
 Manifest = dict[str, Any]
 
 
-def job_manifests(command: Sequence[str], *, image: str = IMAGE, retries: int = 0) -> list[Manifest]:
-    """A RayJob for the words of a pel-ray command; a spec file that they name goes along in a ConfigMap."""
-    name = _name(command)
-    words, specs = _with_specs(command)
+def job_manifests(
+    command: Sequence[str], specs: Sequence[str] = (), *, image: str = IMAGE, retries: int = 0
+) -> list[Manifest]:
+    """A RayJob for the words of a pel-ray command; `specs`, files below the working directory, go into a ConfigMap."""
+    name = _name(command[0], specs)
+    keys = _keys(specs)
     cluster = cluster_spec(image=image)
     if specs:
-        _mount_specs(cluster["headGroupSpec"]["template"]["spec"], name)
+        _mount_specs(cluster["headGroupSpec"]["template"]["spec"], name, keys)
+    # KubeRay writes the entry point into a line of bash for `ray job submit`, where && would end that command.
+    change_folder = ["env", "-C", SPECS] if specs else []
     job = {
         "apiVersion": "ray.io/v1",
         "kind": "RayJob",
         "metadata": {"name": name},
         "spec": {
-            "entrypoint": shlex.join(["pel-ray", *words]),
+            "entrypoint": shlex.join([*change_folder, "pel-ray", *command]),
             # Each retry starts a new cluster; the work goes on from what is on the shared storage.
             "backoffLimit": retries,
             "shutdownAfterJobFinishes": True,
@@ -50,7 +55,9 @@ def job_manifests(command: Sequence[str], *, image: str = IMAGE, retries: int = 
             "rayClusterSpec": cluster,
         },
     }
-    config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": specs}
+    texts = {key: _spec_text(file) for file, key in keys.items()}
+    _check_size(texts)
+    config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": texts}
     return [config, job] if specs else [job]
 
 
@@ -111,37 +118,39 @@ def _pod(name: str, image: str, resources: dict[str, str]) -> Manifest:
     }
 
 
-def _mount_specs(pod: Manifest, config: str) -> None:
+def _mount_specs(pod: Manifest, config: str, keys: dict[str, str]) -> None:
     pod["containers"][0]["volumeMounts"].append({"name": "specs", "mountPath": SPECS, "readOnly": True})
-    pod["volumes"].append({"name": "specs", "configMap": {"name": config}})
+    items = [{"key": key, "path": file} for file, key in keys.items()]
+    pod["volumes"].append({"name": "specs", "configMap": {"name": config, "items": items}})
 
 
-def _name(command: Sequence[str]) -> str:
+def _name(command: str, specs: Sequence[str]) -> str:
     """Of Kubernetes' letters, and short enough for the names that KubeRay derives from it."""
-    found = [word for word in command if word.endswith((".yaml", ".yml"))]
-    words = [command[0], *(Path(word).stem for word in found[:1])]
-    if words[1:] and words[1].startswith(words[0]):
+    words = [command, *(Path(spec).stem for spec in specs[:1])]
+    if words[1:] and words[1].startswith(command):
         words = words[1:]
     return re.sub(r"[^a-z0-9]+", "-", "-".join(["pel-ray", *words]).lower())[:40].strip("-")
 
 
-def _with_specs(command: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """The words with spec files named as the pod will see them, and the contents of these files."""
-    words, specs = [], {}
-    for word in command:
-        path = Path(word)
-        if path.suffix in (".yaml", ".yml") and path.is_file():
-            specs[path.name] = _spec_text(path)
-            word = f"{SPECS}/{path.name}"
-        words.append(word)
-    return words, specs
+def _keys(files: Sequence[str]) -> dict[str, str]:
+    """What the ConfigMap calls each file: of its letters, and never the same for two."""
+    keys: dict[str, str] = {}
+    for file in files:
+        key = re.sub(r"[^A-Za-z0-9._-]+", "_", file)
+        keys[file] = f"{len(keys)}-{key}" if key in keys.values() else key
+    return keys
 
 
-def _spec_text(path: Path) -> str:
+def _spec_text(file: str) -> str:
     try:
-        text = path.read_text(encoding="utf-8")
+        return Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(str(path), f"cannot be put into a manifest: {error}") from error
-    if len(text) > MAX_SPEC_BYTES:
-        raise InputError(str(path), f"has {len(text):,} characters, expected a job spec of at most {MAX_SPEC_BYTES:,}")
-    return text
+        raise InputError(file, f"cannot be put into a manifest: {error}") from error
+
+
+def _check_size(texts: dict[str, str]) -> None:
+    num_bytes = sum(len(text.encode()) for text in texts.values())
+    if num_bytes > MAX_SPEC_BYTES:
+        raise InputError(
+            ", ".join(texts), f"have {num_bytes:,} bytes, a ConfigMap holds job specs of {MAX_SPEC_BYTES:,} at most"
+        )

@@ -48,11 +48,11 @@ class LinkSource:
     def inputs(self) -> dict[str, Input]:
         """How a step that links names what it has used."""
         request = self.searched.manifest.request
-        ranker = {"ranker": Input(path=str(self.ranker.folder), digest=self.ranker.digest)} if self.ranker else {}
+        ranker = {"ranker": Input(path=self.ranker.folder.address, digest=self.ranker.digest)} if self.ranker else {}
         return ranker | {
             request.kind: Input(path=str(self.searched.folder), digest=request.fingerprint),
             "kb": self.kb.as_input,
-            "model": Input(path=str(self.parts.folder), digest=self.parts.digest("mention")),
+            "model": Input(path=self.parts.folder.address, digest=self.parts.digest("mention")),
         }
 
     def threshold(self, nil: bool | None, given: float | None = None) -> float | None:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import numpy as np
 
 from pel_ray.errors import ArtifactError, InputError
-from pel_ray.storage import locate
+from pel_ray.storage import Where, locate
 
 NIL_FILE = "nil.json"
 """In the model folder, beside what training made: choosing another threshold changes no weights and no digest."""
@@ -35,20 +34,20 @@ class NilThreshold:
     """Fingerprint of the vectors whose scores it is a threshold of."""
 
 
-def read_threshold(model: Path) -> NilThreshold | None:
+def read_threshold(model: Where) -> NilThreshold | None:
     """The threshold that `evaluate --tune-nil` has stored in a model folder, or nothing."""
-    file = model / NIL_FILE
+    file = locate(model) / NIL_FILE
     if not file.is_file():
         return None
     try:
-        return NilThreshold(**json.loads(file.read_text()))
+        return NilThreshold(**json.loads(file.read_bytes()))
     except (ValueError, TypeError) as error:
         raise ArtifactError(
             f"{file} is damaged ({error}). Choose the threshold again with evaluate --tune-nil"
         ) from error
 
 
-def store_threshold(model: Path, chosen: NilThreshold) -> None:
+def store_threshold(model: Where, chosen: NilThreshold) -> None:
     file = locate(model) / NIL_FILE
     file.write_bytes((json.dumps(asdict(chosen), indent=2) + "\n").encode())
 

@@ -31,10 +31,13 @@ from pel_ray.chunks import (
 from pel_ray.encoder import BiEncoder
 from pel_ray.losses import LossSettings, retrieval_loss
 from pel_ray.spec import Settings
+from pel_ray.teaching import TeachingSettings, taught_loss
 
 MENTION_SIDE, ENTITY_SIDE = 0, 1
 STATISTICS = ("adversarial_loss", "clean_loss", "hardest_negative_score", "loss", "positive_score")
 """What a step says of itself, each a mean over mentions."""
+TAUGHT_STATISTICS = ("agreement", "divergence", "hardest_negative_score", "loss", "positive_score")
+"""The same where it follows a ranker."""
 
 
 class ObjectiveSettings(Settings):
@@ -58,6 +61,8 @@ class TrainingBatch:
     """The candidates of a mention as rows of `entities`: the positive, then negatives; -1 where it has no more."""
     allowed_BU: np.ndarray | None = None
     """With in-batch negatives: where an entity of another mention is a negative of this one too."""
+    teacher_BC: np.ndarray | None = None
+    """A ranker's scores of the candidates, to learn from; -inf where it gives nothing."""
 
     def __post_init__(self) -> None:
         used = np.unique(self.columns_BC)
@@ -95,10 +100,16 @@ class Objective(nn.Module):
     """Both towers and the loss, as one module that DistributedDataParallel can wrap.
 
     Make it when the towers are on their device: `chunk_tokens: auto` looks at its memory. `pass_tokens` are what one
-    pass takes at most, by default what saturates the device.
+    pass takes at most, by default what saturates the device. With `teaching` the loss is that of following a ranker.
     """
 
-    def __init__(self, model: BiEncoder, settings: ObjectiveSettings, pass_tokens: int | None = None) -> None:
+    def __init__(
+        self,
+        model: BiEncoder,
+        settings: ObjectiveSettings,
+        pass_tokens: int | None = None,
+        teaching: TeachingSettings | None = None,
+    ) -> None:
         super().__init__()
         self.mention_tower, self.entity_tower = model.mention_tower, model.entity_tower
         self.settings = settings
@@ -107,6 +118,8 @@ class Objective(nn.Module):
         self._pass_tokens = min(self.chunk_tokens, pass_tokens or PASS_TOKENS[self._device.type])
         self._pad = model.markers.pad
         self._normalise = model.settings.similarity == "cosine"
+        self._teaching = teaching
+        self._scale = teaching.scale_of(model.settings.similarity) if teaching else 1.0
         for tower in (self.mention_tower, self.entity_tower):
             freeze_unused(tower)
 
@@ -163,7 +176,23 @@ class Objective(nn.Module):
                 others_UD = vectors[0][torch.from_numpy(layout.texts_U).to(device)]
                 others_BU = mentions_BD @ others_UD.T
                 scores = [torch.cat([own_BC, others_BU], dim=1) for own_BC in scores]
+        if self._teaching is not None:
+            return self._taught_loss(scores[0], mask, batch, self._teaching)
         return loss_of_scores(scores, mask, self.settings.loss, self.settings.adversarial.weight)
+
+    def _taught_loss(
+        self, scores_BC: torch.Tensor, mask_BC: torch.Tensor, batch: TrainingBatch, teaching: TeachingSettings
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        assert batch.teacher_BC is not None and batch.allowed_BU is None
+        loss, statistics = taught_loss(
+            scores_BC,
+            torch.from_numpy(batch.teacher_BC).to(scores_BC.device),
+            mask_BC,
+            scale=self._scale,
+            temperature=teaching.temperature,
+            gold_weight=teaching.gold_weight,
+        )
+        return loss, statistics | _score_statistics(scores_BC.detach(), mask_BC)
 
 
 def _encoded(passes: Passes, chunks: Sequence[Chunk]) -> torch.Tensor:

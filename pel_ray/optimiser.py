@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,7 +12,9 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
 
+from pel_ray.on_disk import from_disk, on_disk
 from pel_ray.spec import Settings
+from pel_ray.storage import Location
 
 
 class OptimiserSettings(Settings):
@@ -64,25 +64,21 @@ def make_optimiser(module: nn.Module, settings: OptimiserSettings) -> torch.opti
     return torch.optim.AdamW(groups, lr=settings.lr, eps=settings.adam_epsilon, fused=True)
 
 
-def save_state(file: Path, module: nn.Module, optimiser: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """Writes trained weights, both moments and `state` under a temporary name, and renames."""
+def save_state(file: Location, module: nn.Module, optimiser: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+    """Writes trained weights, both moments and `state`, whole or not at all."""
     tensors = {}
     for name, weight in _trained(module):
         tensors[f"weight/{name}"] = weight.detach()
         for key, value in optimiser.state.get(weight, {}).items():
             tensors[f"{key}/{name}"] = value
-    temporary = file.with_name(f".{file.name}.{os.getpid():08x}.tmp")
-    save_file(
-        {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, temporary, {"state": json.dumps(state)}
-    )
-    with open(temporary, "rb") as written:
-        os.fsync(written.fileno())
-    temporary.rename(file)
+    content = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
+    with from_disk(file) as path:
+        save_file(content, path, {"state": json.dumps(state)})
 
 
-def load_state(file: Path, module: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Any]:
+def load_state(file: Location, module: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Any]:
     """Puts a saved state back; returns what was said beside it."""
-    with safe_open(file, framework="pt") as content:
+    with on_disk(file) as path, safe_open(path, framework="pt") as content:
         names = set(content.keys())
         with torch.no_grad():
             for name, weight in _trained(module):

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from pel_ray.errors import SettingsError
-from pel_ray.spec import Settings, assign, merged, read_spec, resolve, spec_files
+from pel_ray.spec import Settings, assign, merged, read_spec, resolve
 
 Value = str | int | float | bool
 
@@ -79,12 +79,6 @@ def only(steps: Sequence[Step], patterns: Sequence[str]) -> list[Step]:
 def settings_of(step: Step) -> dict[str, Any]:
     """What the command is told: its own spec, and over it what the pipeline says."""
     return merged(read_spec(step.spec) if step.spec else {}, step.settings)
-
-
-def files_of(spec: str, steps: Sequence[Step]) -> list[str]:
-    """The spec files that a pipeline reads, its own first."""
-    named = [spec, *(step.spec for step in steps if step.spec)]
-    return list(dict.fromkeys(file for name in named for file in spec_files(name)))
 
 
 def _is_value(assignment: str) -> bool:

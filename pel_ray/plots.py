@@ -2,41 +2,43 @@
 
 from __future__ import annotations
 
-import json
-import pathlib
+import io
+import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pel_ray.metrics_file import MetricsFile
+from pel_ray.storage import Location, Where, locate
+
 SMOOTHED = 9
 """Lines that a curve is the mean of; the lines themselves are drawn behind it, pale."""
+BEST_BY = ("recall@1", "accuracy")
+"""What validation chooses the best epoch by: of retrievers, of rankers."""
 
 
-def read_metrics(file: pathlib.Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Lines of training, and lines of validation."""
-    if not file.exists():
-        return [], []
-    lines = [json.loads(line) for line in file.read_text().splitlines()]
-    return [line for line in lines if "loss" in line], [line for line in lines if "validation" in line]
-
-
-def write_events(metrics: pathlib.Path, folder: pathlib.Path, after_epoch: float) -> None:
+def write_events(run: Location, after_epoch: float) -> None:
     """TensorBoard events of the lines after an epoch; those of an earlier try of the same steps are purged."""
     from tensorboardX import SummaryWriter
 
-    training, validation = read_metrics(metrics)
-    lines = [line for line in training + validation if line["epoch"] > after_epoch or line["epoch"] == after_epoch == 0]
-    with SummaryWriter(str(folder), purge_step=min((line["step"] for line in lines), default=0)) as writer:
-        for line in lines:
-            for name, value in (line | line.get("validation", {})).items():
-                if isinstance(value, (int, float)) and name not in ("step", "epoch"):
-                    side = "validation" if "validation" in line else "train"
-                    writer.add_scalar(f"{side}/{name}", value, line["step"])
+    metrics = MetricsFile.of_run(run)
+    every = metrics.training + metrics.validation
+    lines = [line for line in every if line["epoch"] > after_epoch or line["epoch"] == after_epoch == 0]
+    with tempfile.TemporaryDirectory() as scratch:
+        with SummaryWriter(scratch, purge_step=min((line["step"] for line in lines), default=0)) as writer:
+            for line in lines:
+                for name, value in (line | line.get("validation", {})).items():
+                    if isinstance(value, (int, float)) and name not in ("step", "epoch"):
+                        side = "validation" if "validation" in line else "train"
+                        writer.add_scalar(f"{side}/{name}", value, line["step"])
+        for name in locate(scratch).names():
+            (run / "tensorboard" / name).copy_from(locate(scratch) / name)
 
 
-def plot_run(metrics: pathlib.Path, folder: pathlib.Path) -> None:
-    """Loss, learning rate, gradient norm and validation recall of a run as training.png."""
+def plot_run(run: Location) -> None:
+    """Loss, learning rate, gradient norm and validation of a run as training.png."""
     figure, axes = new_figure(2, 2)
-    training, validation = read_metrics(metrics)
+    metrics = MetricsFile.of_run(run)
+    training, validation = metrics.training, metrics.validation
     for axis, (name, title) in zip(
         (axes[0][0], axes[0][1], axes[1][0]),
         (("loss", "loss"), ("lr", "learning rate"), ("gradient_norm", "gradient norm, before clipping")),
@@ -49,23 +51,30 @@ def plot_run(metrics: pathlib.Path, folder: pathlib.Path) -> None:
         axis.plot(
             [line["epoch"] for line in validation], [line["validation"][name] for line in validation], "o-", label=name
         )
-    axis.set(title="validation recall", ylim=(0, 1))
+    axis.set(title="validation", ylim=(0, 1))
     axis.legend(loc="lower right")
-    save_figure(figure, folder / "training.png")
+    save_figure(figure, run / "training.png")
 
 
-def plot_compared(runs: Mapping[str, pathlib.Path], file: pathlib.Path) -> None:
-    """Gradient norm and validation recall@1 of several runs in one figure (the paper's figure of CE and Pb)."""
-    figure, ((left, right),) = new_figure(1, 2)
-    for name, metrics in runs.items():
-        training, validation = read_metrics(metrics)
-        _curve(left, training, "gradient_norm", name)
-        recalls = [line["validation"]["recall@1"] for line in validation]
-        right.plot([line["epoch"] for line in validation], recalls, "o-", label=name)
-    left.set(title="gradient norm, before clipping", yscale="log")
-    right.set(title="validation recall@1")
-    left.legend()
-    right.legend()
+def plot_compared(runs: Mapping[str, Location], file: Where) -> None:
+    """Loss, gradient norm (the paper's figure of CE and Pb) and validation of several runs in one figure."""
+    figure, ((left, middle, right),) = new_figure(1, 3)
+    watched: dict[str, None] = {}
+    for name, run in runs.items():
+        metrics = MetricsFile.of_run(run)
+        training, validation = metrics.training, metrics.validation
+        _curve(left, training, "loss", name)
+        _curve(middle, training, "gradient_norm", name)
+        # What the best epoch is chosen by: of a ranker, the share of golds that it puts first.
+        metric = next(metric for metric in BEST_BY if metric in validation[0]["validation"])
+        watched[metric] = None
+        values = [line["validation"][metric] for line in validation]
+        right.plot([line["epoch"] for line in validation], values, "o-", label=name)
+    left.set(title="loss", yscale="log")
+    middle.set(title="gradient norm, before clipping", yscale="log")
+    right.set(title=f"validation {' and '.join(watched)}")
+    for axis in (left, middle, right):
+        axis.legend()
     save_figure(figure, file)
 
 
@@ -89,8 +98,7 @@ def _curve(axis: Any, lines: Sequence[Mapping[str, Any]], name: str, label: str 
     axis.plot(epochs[width // 2 :][: len(smooth)], smooth, color=pale.get_color(), label=label)
 
 
-def save_figure(figure: Any, file: pathlib.Path, dpi: int = 110) -> None:
-    """Under a temporary name first, so that the file is never half a figure."""
-    temporary = file.with_name(f".{file.name}.tmp.png")
-    figure.savefig(temporary, dpi=dpi)
-    temporary.rename(file)
+def save_figure(figure: Any, file: Where, dpi: int = 110) -> None:
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=dpi)
+    locate(file).write_bytes(content.getvalue())

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pel_ray.encoder import SETTINGS_FILE, ModelSettings, Parts, load_parts
-from pel_ray.errors import ArtifactError
+from pel_ray.encoder import ModelSettings, Parts, is_saved_model, load_parts
+from pel_ray.errors import ArtifactError, StorageError
 from pel_ray.index_files import IndexFolder
+from pel_ray.storage import is_uri, locate
 from pel_ray.tables import TableFolder
 from pel_ray.vectors import VectorFolder
 
@@ -40,7 +41,7 @@ def model_of(
     settings = dict(manifest.settings["model"]) | {"encoder": encoder or _where_the_model_is(vectors)}
     if mention_length is not None:
         settings["text"] = settings["text"] | {"mention_length": mention_length}
-    elif (Path(settings["encoder"]) / SETTINGS_FILE).is_file():
+    elif is_saved_model(settings["encoder"]):
         # A saved model knows its own mention length.
         return ModelSettings(encoder=settings["encoder"])
     return ModelSettings.model_validate(settings)
@@ -49,11 +50,23 @@ def model_of(
 def _where_the_model_is(vectors: VectorFolder | IndexFolder) -> str:
     """The model that the manifest names; a training run that was moved has it beside its vectors."""
     named = vectors.manifest.request.inputs["model"].path
-    beside = Path(vectors.folder.parent.path) / "model"
-    # A name that is no path is the hub's, or that of the default encoder.
-    is_gone = Path(named).is_absolute() and not Path(named).is_dir()
-    if is_gone and not (vectors.folder.is_local and beside.is_dir()):
+    beside = vectors.folder.parent / "model"
+    if named != beside.address and not _is_gone(named):
+        return named
+    if not beside.is_folder():
         raise ArtifactError(
-            f"{vectors.folder} was made by the model {named}, which is not there. Name the model (--model, --encoder)"
+            f"{vectors.folder} was made by the model {named}, which is not there. Name the model "
+            "(--encoder, --model or --retriever)"
         )
-    return str(beside) if is_gone else named
+    return beside.uri
+
+
+def _is_gone(named: str) -> bool:
+    # A name that is no path is the hub's, or that of the default encoder.
+    if not is_uri(named) and not Path(named).is_absolute():
+        return False
+    try:
+        return not locate(named).is_folder()
+    except StorageError:
+        # A run that was copied here from a bucket is of use without the bucket.
+        return True

@@ -48,6 +48,10 @@ class Ragged:
         places = slots(self.lengths[mentions])
         return Ragged(self.values[self.offsets[mentions][places.owners] + places.positions], places.offsets)
 
+    def turn(self, mentions: np.ndarray, turns_B: np.ndarray) -> np.ndarray:
+        """One value of each of these mentions: those of a list take turns."""
+        return self.values[self.offsets[mentions] + turns_B % self.lengths[mentions]]
+
     def where(self, is_kept_X: np.ndarray) -> Ragged:
         """What is left of each list."""
         return Ragged.cut(self.values[is_kept_X], np.bincount(self.owners[is_kept_X], minlength=len(self)))

@@ -5,7 +5,7 @@ Shapes: Q mentions of a split, K candidates of each, M mentions that are trained
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -80,6 +80,11 @@ class Candidates:
             is_gold_QK[number] = np.isin(self.entities_QK[number], golds)
         return is_gold_QK
 
+    @property
+    def num_missing(self) -> int:
+        """Mentions with a gold in the KB, but none among the candidates."""
+        return int((self.golds.lengths > 0).sum()) - int(self.is_gold().any(1).sum())
+
 
 @dataclass(frozen=True)
 class Examples:
@@ -92,6 +97,30 @@ class Examples:
     """-1 where there is no more."""
     is_missing_M: np.ndarray
     """Whose gold was not among the candidates, and stands in the place of the last."""
+
+    def candidates(self, numbers_B: np.ndarray, epoch: int) -> np.ndarray:
+        """(B, K): the positive whose turn it is, then the negatives."""
+        positives_B = self.positives.turn(numbers_B, self.rows_M[numbers_B] + epoch)
+        return np.concatenate([positives_B[:, None], self.negatives_MN[numbers_B]], axis=1)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All of it by name, the rows last."""
+        return {
+            "positives": self.positives.values,
+            "positive-offsets": self.positives.offsets,
+            "negatives": self.negatives_MN,
+            "missing": self.is_missing_M,
+            "rows": self.rows_M,
+        }
+
+    @classmethod
+    def of_arrays(cls, array: Callable[[str], np.ndarray]) -> Examples:
+        return cls(
+            rows_M=array("rows"),
+            positives=Ragged(array("positives"), array("positive-offsets")),
+            negatives_MN=array("negatives"),
+            is_missing_M=array("missing"),
+        )
 
 
 def examples_of(candidates: Candidates, settings: CandidateSettings) -> Examples:

@@ -13,7 +13,6 @@ import numpy as np
 from pel_ray.arrays import read_array, write_array
 from pel_ray.batches import ragged
 from pel_ray.chunks import Pieces
-from pel_ray.ragged import Ragged
 from pel_ray.rank_candidates import Examples
 from pel_ray.rank_objective import RankBatch
 from pel_ray.rank_pairs import pair_texts
@@ -47,17 +46,11 @@ class RankData:
 
     def batch(self, numbers_B: np.ndarray, epoch: int) -> tuple[RankBatch, int]:
         """A micro-batch, and how many of its golds were not among the retriever's candidates."""
-        positives_B = self._positives(numbers_B, epoch)
-        candidates_BC = np.concatenate([positives_B[:, None], self.examples.negatives_MN[numbers_B]], axis=1)
+        candidates_BC = self.examples.candidates(numbers_B, epoch)
         is_pair_BC = candidates_BC >= 0
         rows_U, entity_T = np.unique(candidates_BC[is_pair_BC], return_inverse=True)
         pairs = pair_texts(self.texts, self.entities.take(rows_U), numbers_B[np.nonzero(is_pair_BC)[0]], entity_T)
         return RankBatch(pairs, is_pair_BC), int(self.examples.is_missing_M[numbers_B].sum())
-
-    def _positives(self, numbers_B: np.ndarray, epoch: int) -> np.ndarray:
-        golds = self.examples.positives
-        turns_B = (self.rows_M[numbers_B] + epoch) % golds.lengths[numbers_B]
-        return golds.values[golds.offsets[numbers_B] + turns_B]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,25 +68,11 @@ class RankSource:
     def prepare(self, mentions: TableFolder, examples: Examples, texts: Texts) -> None:
         """Writes all files; the rows of the mentions come last and say that all of them are there."""
         flat, offsets = ragged(mention_pieces(mentions, examples.rows_M, texts))
-        arrays = {
-            "texts": flat,
-            "text-offsets": offsets,
-            "positives": examples.positives.values,
-            "positive-offsets": examples.positives.offsets,
-            "negatives": examples.negatives_MN,
-            "missing": examples.is_missing_M,
-            "rows": examples.rows_M,
-        }
-        for name, array in arrays.items():
+        for name, array in ({"texts": flat, "text-offsets": offsets} | examples.arrays()).items():
             write_array(self._file(name), array)
 
     def examples(self) -> Examples:
-        return Examples(
-            rows_M=self._array("rows"),
-            positives=Ragged(self._array("positives"), self._array("positive-offsets")),
-            negatives_MN=self._array("negatives"),
-            is_missing_M=self._array("missing"),
-        )
+        return Examples.of_arrays(self._array)
 
     def load(self) -> RankData:
         texts = Pieces(self._array("texts"), self._array("text-offsets"))

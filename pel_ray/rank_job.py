@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, cast
 
 import torch
 
@@ -30,7 +29,7 @@ class RankJob(TrainJob):
         return Learner(
             module=RankObjective(ranker, self.objective),
             data=self.source.load(),
-            save=lambda folder: save_whole(cast(Any, ranker), folder),
+            save=lambda folder: save_whole(ranker, folder),
             statistics=STATISTICS,
             missing="missing_gold",
         )

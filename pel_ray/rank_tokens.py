@@ -21,7 +21,7 @@ def token_request(kb: TableFolder, parts: RankerParts) -> Request:
     text = parts.settings.text
     return Request(
         kind="tokens",
-        inputs={"kb": kb.as_input, "tokenizer": Input(path=str(parts.folder), digest=parts.base.tokenizer_digest)},
+        inputs={"kb": kb.as_input, "tokenizer": Input(path=parts.folder.address, digest=parts.base.tokenizer_digest)},
         settings={
             "views": "entity",
             "shard_rows": SHARD_ROWS,

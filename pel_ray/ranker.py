@@ -10,17 +10,19 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from pydantic import Field
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, save_file
 from torch import nn
 
-from pel_ray.encoder import DEFAULT_ENCODER, ModelSettings, Parts, load_parts, load_tower
-from pel_ray.errors import ArtifactError, SettingsError
+from pel_ray.encoder import ModelSettings, Parts, load_parts, load_tower
+from pel_ray.errors import ArtifactError, SettingsError, StorageError
+from pel_ray.hugging_face import DEFAULT_ENCODER, first_line, load_config
 from pel_ray.spec import Settings
+from pel_ray.storage import Location, Where, locate
 from pel_ray.text import Markers, Texts, TextSettings
 
 RANKER_FILE = "pel_ray_ranker.json"
@@ -82,7 +84,7 @@ class CrossEncoder(nn.Module):
 class RankerParts:
     """A ranker without its weights: enough to make texts, and to tell one ranker from another."""
 
-    folder: Path
+    folder: Location
     settings: RankerSettings
     base: Parts
     """Tokenizer, markers and transformer."""
@@ -105,6 +107,7 @@ class RankerParts:
 class Ranker:
     """The cross-encoder with its tokenizer; usable at once, trained or not."""
 
+    settings_file: ClassVar = RANKER_FILE
     parts: RankerParts
     module: CrossEncoder
 
@@ -145,7 +148,7 @@ def load_ranker_parts(settings: RankerSettings) -> RankerParts:
     folder = ranker_folder(settings.encoder)
     if folder is not None:
         settings = _read_saved(folder, settings)
-        base = load_parts(ModelSettings(encoder=str(folder / "encoder")))
+        base = load_parts(ModelSettings(encoder=(folder / "encoder").uri))
         return RankerParts(folder, settings, base)
     asked = {"encoder": settings.encoder} | ({} if settings.layers is None else {"layers": settings.layers})
     base = load_parts(ModelSettings.model_validate(asked))
@@ -154,26 +157,28 @@ def load_ranker_parts(settings: RankerSettings) -> RankerParts:
     return parts
 
 
-def open_ranker(folder: str) -> RankerParts:
+def open_ranker(folder: Where) -> RankerParts:
     """A ranker that was trained: its folder, or that of its run."""
-    if ranker_folder(folder) is None:
-        raise ArtifactError(f"{folder} holds no ranker ({RANKER_FILE}). Expected what `pel-ray rank train` has made")
-    return load_ranker_parts(RankerSettings(encoder=folder))
+    found = ranker_folder(folder)
+    if found is None:
+        raise ArtifactError(
+            f"{locate(folder)} holds no ranker ({RANKER_FILE}). Expected what `pel-ray rank train` has made"
+        )
+    return load_ranker_parts(RankerSettings(encoder=found.uri))
 
 
-def ranker_folder(name: str) -> Path | None:
+def ranker_folder(name: Where) -> Location | None:
     """The folder of a saved ranker, given by itself or by its run; nothing where the name is something else's."""
-    found = (folder for folder in (Path(name), Path(name) / "model") if (folder / RANKER_FILE).is_file())
-    folder = next(found, None)
-    return folder.absolute() if folder else None
+    folder = locate(name)
+    return next((found for found in (folder, folder / "model") if (found / RANKER_FILE).is_file()), None)
 
 
-def _read_saved(folder: Path, asked: RankerSettings) -> RankerSettings:
+def _read_saved(folder: Location, asked: RankerSettings) -> RankerSettings:
     try:
-        content = json.loads((folder / RANKER_FILE).read_text())
-        saved = RankerSettings.model_validate(content["settings"] | {"encoder": str(folder)})
+        content = json.loads((folder / RANKER_FILE).read_bytes())
+        saved = RankerSettings.model_validate(content["settings"] | {"encoder": folder.uri})
     except (ValueError, KeyError, TypeError) as error:
-        raise ArtifactError(f"{folder / RANKER_FILE} is damaged: {' '.join(str(error).split())[:300]}") from error
+        raise ArtifactError(f"{folder / RANKER_FILE} is damaged: {first_line(error)}") from error
     for name in sorted(asked.model_fields_set - {"encoder"}):
         if getattr(asked, name) != getattr(saved, name):
             raise SettingsError(
@@ -184,10 +189,8 @@ def _read_saved(folder: Path, asked: RankerSettings) -> RankerSettings:
 
 
 def _check_length(parts: RankerParts) -> None:
-    from transformers import AutoConfig
-
     text = parts.settings.text
-    config = AutoConfig.from_pretrained(parts.base.tower_folder("mention"))
+    config = load_config(parts.base.tower_folder("mention"))
     most, length = getattr(config, "max_position_embeddings", None), text.mention_length + text.entity_length - 1
     if most is not None and length > most:
         raise SettingsError(
@@ -196,8 +199,8 @@ def _check_length(parts: RankerParts) -> None:
         )
 
 
-def _load_score(score: nn.Linear, file: Path) -> None:
+def _load_score(score: nn.Linear, file: Location) -> None:
     try:
-        score.load_state_dict(load_file(file))
-    except (OSError, RuntimeError, SafetensorError) as error:
+        score.load_state_dict(load(file.read_bytes()))
+    except (StorageError, RuntimeError, SafetensorError) as error:
         raise ArtifactError(f"{file} is missing or damaged. Is the download or copy whole?") from error

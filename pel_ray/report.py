@@ -11,10 +11,10 @@ from typing import Any
 from pel_ray.artifacts import MANIFEST, UNFINISHED, Manifest, read_manifest
 from pel_ray.errors import ArtifactError
 from pel_ray.evaluation_file import EvaluationFile, Row, read_evaluation
-from pel_ray.run_folder import Run, read_run
+from pel_ray.run_folder import RUN_KINDS, Run, read_run
 from pel_ray.storage import Location, locate
 
-KINDS = ("run", "evaluation")
+KINDS = (*RUN_KINDS, "evaluation")
 COLOURS = ("#2f6fdf", "#d9622b", "#17936b", "#8a4fd3", "#c63d86", "#a77f00", "#0e8fb0", "#7a5c3e")
 BASELINE_COLOURS = ("#7b8494", "#a07c4a", "#5c8a8c")
 """Neither light nor dark: a dark page turns figures to their negative."""
@@ -101,7 +101,7 @@ def gather(folders: Sequence[str]) -> Report:
         unfinished |= dict.fromkeys(missing)
         if not here:
             raise ArtifactError(_why_nothing(folder, missing))
-    runs = _runs([location for kind, location in found.values() if kind == "run"])
+    runs = _runs([location for kind, location in found.values() if kind in RUN_KINDS])
     evaluations = _evaluations([location for kind, location in found.values() if kind == "evaluation"], runs)
     return Report(runs=runs, comparisons=list(_comparisons(evaluations, runs)), unfinished=list(unfinished))
 
@@ -114,12 +114,8 @@ def _below(folder: Location) -> Iterator[tuple[str, Location]]:
         return
     for child_kind, child in _children(folder):
         yield child_kind, child
-        if child_kind == "run":
+        if child_kind in RUN_KINDS:
             yield from _children(child)
-    for name in folder.names():
-        # A ranker is no run that a page shows, but its evaluations are.
-        if _kind(folder / name) == "ranker":
-            yield from _children(folder / name)
 
 
 def _children(folder: Location) -> Iterator[tuple[str, Location]]:

@@ -174,10 +174,13 @@ def _unevaluated(report: Report) -> list[tuple[Run, str]]:
 
 
 def _evaluate_command(run: Run) -> str:
-    kb = run.manifest.request.inputs.get("kb")
-    data = kb.path.removesuffix("/kb") if kb else "DATA"
-    folder = str(run.folder)
-    return shlex.join(["pel-ray", "evaluate", data, "--vectors", folder, "--out", f"{folder}/test"])
+    inputs, folder = run.manifest.request.inputs, str(run.folder)
+    data = inputs["kb"].path.removesuffix("/kb") if "kb" in inputs else "DATA"
+    words = ["evaluate", data, "--vectors", folder]
+    if run.is_ranker:
+        vectors = inputs["vectors"].path if "vectors" in inputs else "VECTORS"
+        words = ["rank", "evaluate", data, "--ranker", folder, "--vectors", vectors]
+    return shlex.join(["pel-ray", *words, "--out", f"{folder}/test"])
 
 
 def _versions(report: Report) -> str:

@@ -206,6 +206,11 @@ def validation_rows(runs: Sequence[Run]) -> tuple[list[str], list[tuple[Run, lis
     first = [run.manifest.counts.get("validation before training", {}) for run in runs]
     metrics = _all_keys(best)
     return metrics, [
-        (run, [Cell(shown(after.get(metric)), f"before {shown(before.get(metric))}") for metric in metrics])
+        (run, [_validated(after, before, metric) for metric in metrics])
         for run, after, before in zip(runs, best, first, strict=True)
     ]
+
+
+def _validated(after: Mapping[str, float], before: Mapping[str, float], metric: str) -> Cell:
+    """Retrievers and rankers are watched by metrics of their own."""
+    return Cell(shown(after[metric]), f"before {shown(before.get(metric))}") if metric in after else Cell()

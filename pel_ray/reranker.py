@@ -5,7 +5,6 @@ Shapes: Q mentions, K candidates of each, T pairs of both.
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,7 +17,7 @@ from pel_ray.rank_pairs import Scoring, pair_texts
 from pel_ray.rank_tokens import find_tokens, token_places, token_request, write_tokens
 from pel_ray.ranker import Ranker, load_ranker, open_ranker
 from pel_ray.search import Hits
-from pel_ray.storage import Location, locate
+from pel_ray.storage import Location, Where, locate
 from pel_ray.tables import TableFolder
 from pel_ray.token_table import TokenTable
 
@@ -39,7 +38,7 @@ class Reranker:
     @classmethod
     def load(
         cls,
-        folder: str | os.PathLike[str],
+        folder: Where,
         kb: TableFolder,
         precision: Precision = "auto",
         beside: Sequence[Location] = (),
@@ -49,9 +48,9 @@ class Reranker:
         Word pieces of the KB are taken from the ranker's run, or from a folder `beside` that a retriever has left them
         in; where neither has them, they are made now.
         """
-        parts = open_ranker(os.fspath(folder))
+        parts = open_ranker(folder)
         request = token_request(kb, parts)
-        found = find_tokens(request, token_places([locate(parts.folder).parent, *beside], request))
+        found = find_tokens(request, token_places([parts.folder.parent, *beside], request))
         with tempfile.TemporaryDirectory(prefix="pel-ray-") as scratch:
             # Mapped files stay readable after their folder is gone.
             entities = TokenTable(found or write_tokens(kb, parts.texts, locate(scratch), request))

@@ -8,10 +8,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from pel_ray.artifacts import MANIFEST, Manifest, read_manifest
+from pel_ray.errors import ArtifactError
 from pel_ray.evaluation_file import read_json
 from pel_ray.storage import Location
 
-_PHASES = {"negatives": "mining", "validation": "validation"}
+RUN_KINDS = ("run", "ranker")
+"""What training leaves: a retriever's run, or a ranker's."""
+_PHASES = {
+    "negatives": "mining",
+    "candidates": "finding candidates",
+    "teacher": "scoring candidates",
+    "validation": "validation",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,21 +44,46 @@ class Run:
     """Seconds by what they were spent on."""
 
     @property
+    def is_ranker(self) -> bool:
+        return self.manifest.request.kind == "ranker"
+
+    @property
     def made_model(self) -> str:
         """The digest of its model, which evaluations of it name."""
-        return _digest(self.folder / "model")
+        return self._digest(self.folder / "model")
 
     @property
     def first_models(self) -> set[str]:
         """Digests of the model it began with: as it was given, and as the run saved it."""
-        start = self.manifest.request.inputs.get("mention model")
+        start = self.manifest.request.inputs.get("encoder" if self.is_ranker else "mention model")
         tag = self.manifest.request.fingerprint[:8]
-        saved = _digest(_state(self.folder, self.manifest) / f"model-000-{tag}")
+        saved = self._digest(_state(self.folder, self.manifest) / f"model-000-{tag}")
         return {digest for digest in (start.digest if start else "", saved) if digest}
+
+    def _digest(self, model: Location) -> str:
+        """Nothing where the folder has been taken away."""
+        if not model.is_folder():
+            return ""
+        # These load torch, which a report of runs alone does not need.
+        if self.is_ranker:
+            from pel_ray.ranker import open_ranker
+
+            return open_ranker(model.uri).digest
+        from pel_ray.encoder import ModelSettings, load_parts
+
+        return load_parts(ModelSettings(encoder=model.uri)).digest("mention")
+
+
+def run_manifest(folder: Location) -> Manifest:
+    """Of a finished run, whatever it has trained."""
+    manifest = read_manifest(folder)
+    if manifest.request.kind not in RUN_KINDS:
+        raise ArtifactError(f"{folder} holds {manifest.request.kind}, expected {' or '.join(RUN_KINDS)}")
+    return manifest
 
 
 def read_run(folder: Location, name: str, colour: str) -> Run:
-    manifest = read_manifest(folder, "run")
+    manifest = run_manifest(folder)
     state = _state(folder, manifest)
     return Run(
         name=name,
@@ -85,13 +118,3 @@ def _phases(manifest: Manifest, state: Location) -> dict[str, float]:
         if phase and (state / name / MANIFEST).is_file():
             phases[phase] = phases.get(phase, 0) + read_manifest(state / name).seconds
     return phases
-
-
-def _digest(model: Location) -> str:
-    """Nothing where the folder has been taken away."""
-    if not model.is_folder():
-        return ""
-    # Loads torch, which a report of runs alone does not need.
-    from pel_ray.encoder import ModelSettings, load_parts
-
-    return load_parts(ModelSettings(encoder=model.path)).digest("mention")

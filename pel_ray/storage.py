@@ -10,12 +10,13 @@ import difflib
 import errno
 import os
 import re
+import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from pyarrow import ArrowException, fs
 
@@ -23,22 +24,31 @@ from pel_ray.errors import InputError, StorageError
 
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+://")
 _CREDENTIALS = re.compile(r"://[^/@\s]+@")
+_PLAIN = "/:@!$&'()*+,;=~"
+"""Characters of a path that stand for themselves in a URI."""
+BLOCK_BYTES = 8 << 20
+LARGEST_COPY = 5 << 30
+"""Bytes that S3 copies or renames by itself."""
 
 
 @dataclass(frozen=True)
 class Location:
     """A file or folder; `str()` gives what a user would type to name it."""
 
-    filesystem: Any
+    filesystem: Any = field(hash=False)
     path: str
     scheme: str = ""
     """`s3://` and the like; empty for a local path."""
+    query: str = ""
+    """`?region=...&endpoint_override=...` as it was given; empty where there was none."""
+    credentials: str = field(default="", repr=False)
+    """`key:secret@` as it was given."""
 
     def __str__(self) -> str:
-        return f"{self.scheme}{self.path}" if self.scheme else _shortest(self.path)
+        return self.address if self.scheme else _shortest(self.path)
 
     def __truediv__(self, name: str) -> Location:
-        return Location(self.filesystem, f"{self.path.rstrip('/')}/{name}", self.scheme)
+        return replace(self, path=f"{self.path.rstrip('/')}/{name}")
 
     @property
     def is_local(self) -> bool:
@@ -47,7 +57,12 @@ class Location:
     @property
     def address(self) -> str:
         """What names it from any directory, for manifests; `str()` is for people."""
-        return f"{self.scheme}{self.path}"
+        return f"{self.scheme}{quote(self.path, _PLAIN)}{self.query}" if self.scheme else self.path
+
+    @property
+    def uri(self) -> str:
+        """The address with the credentials that it was given with, for settings that go to other processes."""
+        return self.address.replace("://", f"://{self.credentials}", 1) if self.scheme else self.path
 
     @property
     def name(self) -> str:
@@ -55,7 +70,7 @@ class Location:
 
     @property
     def parent(self) -> Location:
-        return Location(self.filesystem, self.path.rstrip("/").rsplit("/", 1)[0] or "/", self.scheme)
+        return replace(self, path=self.path.rstrip("/").rsplit("/", 1)[0] or "/")
 
     def info(self) -> Any:
         with storage_errors(self, "read"):
@@ -83,6 +98,23 @@ class Location:
             infos = self.filesystem.get_file_info(fs.FileSelector(self.path, allow_not_found=True))
         return sorted(info.base_name for info in infos if info.base_name)
 
+    def files(self) -> dict[str, Any]:
+        """All files below this folder in order, by their path from here, with size and time of their last change."""
+        with storage_errors(self, "list"):
+            infos = self.filesystem.get_file_info(fs.FileSelector(self.path, allow_not_found=True, recursive=True))
+        start = len(self.path.rstrip("/")) + 1
+        found = {info.path[start:]: info for info in infos if info.type == fs.FileType.File}
+        return dict(sorted(found.items(), key=lambda item: item[0].split("/")))
+
+    def sizes(self, names: Iterable[str]) -> dict[str, int]:
+        """Of those files below this folder that are there."""
+        if self.is_local:
+            found = {name: (self / name).info() for name in names}
+            return {name: info.size for name, info in found.items() if info.type == fs.FileType.File}
+        # A bucket lists a thousand files in the time in which it tells the size of one.
+        listed = self.files()
+        return {name: listed[name].size for name in names if name in listed}
+
     def open_input(self) -> BinaryIO:
         with storage_errors(self, "read"):
             if self.is_local:
@@ -102,8 +134,13 @@ class Location:
             try:
                 with self.filesystem.open_output_stream(temporary.path) as stream:
                     yield stream
-                temporary._flush_to_disk()
-                self.filesystem.move(temporary.path, self.path)
+                    is_large = not self.is_local and stream.tell() > LARGEST_COPY
+                temporary.flush_to_disk()
+                if is_large:
+                    self._stream_from(temporary)
+                    temporary.delete_file()
+                else:
+                    self.filesystem.move(temporary.path, self.path)
             except BaseException:
                 temporary.delete_file()
                 raise
@@ -111,6 +148,25 @@ class Location:
     def write_bytes(self, content: bytes) -> None:
         with self.writing() as stream:
             stream.write(content)
+
+    def copy_from(self, source: Location) -> None:
+        """The bytes of another file, from this storage or another one; whole or not at all."""
+        if not self.is_local and source.filesystem == self.filesystem and source.size() <= LARGEST_COPY:
+            with storage_errors(self, "write"):
+                self.filesystem.copy_file(source.path, self.path)
+            return
+        with source.open_input() as stream, self.writing() as copy:
+            shutil.copyfileobj(stream, copy, BLOCK_BYTES)
+
+    def _stream_from(self, source: Location) -> None:
+        """A copy of what the storage would not copy by itself."""
+        try:
+            with source.open_input() as stream, self.filesystem.open_output_stream(self.path) as copy:
+                shutil.copyfileobj(stream, copy, BLOCK_BYTES)
+        except BaseException:
+            # Closing the stream has published what came before the error.
+            self.delete_file()
+            raise
 
     def make_folder(self) -> None:
         # A bucket has no folders: asking for one would only create an empty object.
@@ -121,20 +177,30 @@ class Location:
         with suppress(OSError):
             self.filesystem.delete_file(self.path)
 
+    def delete_folder(self) -> None:
+        """With all that is in it; nothing where there is no such folder."""
+        with storage_errors(self, "delete"), suppress(FileNotFoundError):
+            self.filesystem.delete_dir(self.path)
+
     def delete_folder_if_empty(self) -> None:
         if self.is_local:
             with suppress(OSError):
                 os.rmdir(self.path)
 
-    def _flush_to_disk(self) -> None:
+    def flush_to_disk(self) -> None:
         # Without this a power cut after the rename can leave an empty file under the final name.
         if self.is_local:
             with open(self.path, "rb") as written:
                 os.fsync(written.fileno())
 
 
-def locate(where: str | os.PathLike[str]) -> Location:
+Where = str | os.PathLike[str] | Location
+
+
+def locate(where: Where) -> Location:
     """The location a user named; a local path becomes absolute, because workers run elsewhere."""
+    if isinstance(where, Location):
+        return where
     text = os.fspath(where)
     if "\0" in text or _has_surrogates(text):
         raise StorageError(f"{text!r} is no path: expected UTF-8 text without NUL")
@@ -154,12 +220,19 @@ def locate(where: str | os.PathLike[str]) -> Location:
             f"{without_credentials(text)}: cannot be opened: {_one_line(error)}. "
             "Check the name (s3://bucket/key, gs://bucket/key), credentials, region and network"
         ) from error
-    return Location(filesystem, path.rstrip("/"), name)
+    credentials, at, _ = text[len(name) :].partition("/")[0].rpartition("@")
+    _, question, query = text.partition("?")
+    return Location(filesystem, path.rstrip("/"), name, question + query, credentials + at)
+
+
+def is_uri(text: str) -> bool:
+    """Whether it is `s3://...` and the like, and no path."""
+    return _SCHEME.match(text) is not None
 
 
 def join(where: str, name: str) -> str:
     """What a user would type for `name` below `where`, which may be a URI with a query."""
-    head, question, query = where.partition("?") if _SCHEME.match(where) else (where, "", "")
+    head, question, query = where.partition("?") if is_uri(where) else (where, "", "")
     return f"{head.rstrip('/')}/{name}{question}{query}"
 
 

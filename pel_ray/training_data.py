@@ -12,10 +12,11 @@ import numpy as np
 from pydantic import Field
 
 from pel_ray.chunks import Pieces
-from pel_ray.negatives import Pools, num_hard_of, sample_negatives
+from pel_ray.negatives import Pools, Sampled, num_hard_of, sample_negatives
 from pel_ray.objective import TrainingBatch
 from pel_ray.ragged import Ragged
 from pel_ray.spec import Settings
+from pel_ray.taught import Taught
 from pel_ray.token_table import TokenTable
 
 
@@ -47,8 +48,20 @@ class NegativeSettings(Settings):
 
 
 @dataclass(frozen=True)
+class Drawn:
+    """Candidates of a micro-batch."""
+
+    rows_BC: np.ndarray
+    """The positive of each mention, then negatives; -1 where it has no more."""
+    num_missing: int = 0
+    """Hard negatives that there should be and are not."""
+    teacher_BC: np.ndarray | None = None
+    """A ranker's scores of them; -inf where it gives nothing."""
+
+
+@dataclass(frozen=True)
 class TrainingData:
-    """All training mentions with their texts, golds, and what was mined for them."""
+    """All training mentions with their texts, golds, and what was mined for them or taught about them."""
 
     rows_M: np.ndarray
     """Rows of mentions/."""
@@ -60,6 +73,7 @@ class TrainingData:
     pools: Pools
     entities: TokenTable
     hard: Ragged | None
+    taught: Taught | None = None
 
     def __len__(self) -> int:
         return len(self.rows_M)
@@ -72,32 +86,62 @@ class TrainingData:
         self, numbers_B: np.ndarray, seed: int, epoch: int, settings: NegativeSettings
     ) -> tuple[TrainingBatch, int]:
         """A micro-batch, and how many of its hard negatives are missing."""
-        sampled = sample_negatives(
+        draw = self._sampled if self.taught is None else self._taught
+        drawn = draw(numbers_B, seed, epoch, settings)
+        is_pair_BC = drawn.rows_BC >= 0
+        rows_U, columns_T = np.unique(drawn.rows_BC[is_pair_BC], return_inverse=True)
+        columns_BC = np.full(drawn.rows_BC.shape, -1, np.int64)
+        columns_BC[is_pair_BC] = columns_T
+        texts = Ragged(self.texts.flat, self.texts.offsets).take(numbers_B)
+        batch = TrainingBatch(
+            mentions=Pieces(texts.values, texts.offsets),
+            entities=self.entities.take(rows_U),
+            columns_BC=columns_BC,
+            allowed_BU=self._allowed(numbers_B, rows_U) if settings.in_batch else None,
+            teacher_BC=drawn.teacher_BC,
+        )
+        return batch, drawn.num_missing
+
+    def _sampled(self, numbers_B: np.ndarray, seed: int, epoch: int, settings: NegativeSettings) -> Drawn:
+        """One gold of each mention, those with several in turns from epoch to epoch; random and mined negatives."""
+        hard = None if self.hard is None else self.hard.take(numbers_B)
+        excluded = self.excluded.take(numbers_B)
+        sampled = self._negatives(numbers_B, seed, epoch, excluded, settings.num_negatives, hard, settings.num_hard)
+        positives_B = self.golds.turn(numbers_B, self.rows_M[numbers_B] + epoch)
+        rows_BC = np.concatenate([positives_B[:, None], sampled.rows_MK], axis=1)
+        return Drawn(rows_BC, int((settings.num_hard - sampled.num_hard_M).sum()))
+
+    def _taught(self, numbers_B: np.ndarray, seed: int, epoch: int, settings: NegativeSettings) -> Drawn:
+        """The candidates that a ranker has scored, and random ones up to the number of negatives."""
+        assert self.taught is not None
+        found_BK = self.taught.examples.candidates(numbers_B, epoch)
+        excluded = self.excluded.take(numbers_B).joined(Ragged.of(list(found_BK)))
+        num_random = settings.num_negatives - (found_BK.shape[1] - 1)
+        random_BR = self._negatives(numbers_B, seed, epoch, excluded, num_random).rows_MK
+        teacher_BC = np.pad(self.taught.scores(numbers_B, epoch), ((0, 0), (0, num_random)), constant_values=-np.inf)
+        return Drawn(np.concatenate([found_BK, random_BR], axis=1), teacher_BC=teacher_BC)
+
+    def _negatives(
+        self,
+        numbers_B: np.ndarray,
+        seed: int,
+        epoch: int,
+        excluded: Ragged,
+        num_negatives: int,
+        hard: Ragged | None = None,
+        num_hard: int = 0,
+    ) -> Sampled:
+        return sample_negatives(
             seed=seed,
             epoch=epoch,
             mention_rows_M=self.rows_M[numbers_B],
             pool_M=self.pool_M[numbers_B],
             pools=self.pools,
-            golds=self.excluded.take(numbers_B),
-            num_negatives=settings.num_negatives,
-            hard=None if self.hard is None else self.hard.take(numbers_B),
-            num_hard=settings.num_hard,
+            golds=excluded,
+            num_negatives=num_negatives,
+            hard=hard,
+            num_hard=num_hard,
         )
-        candidates_BC = np.concatenate([self._positives(numbers_B, epoch)[:, None], sampled.rows_MK], axis=1)
-        rows_U, columns = np.unique(candidates_BC, return_inverse=True)
-        texts = Ragged(self.texts.flat, self.texts.offsets).take(numbers_B)
-        batch = TrainingBatch(
-            mentions=Pieces(texts.values, texts.offsets),
-            entities=self.entities.take(rows_U),
-            columns_BC=columns.reshape(candidates_BC.shape),
-            allowed_BU=self._allowed(numbers_B, rows_U) if settings.in_batch else None,
-        )
-        return batch, int((settings.num_hard - sampled.num_hard_M).sum())
-
-    def _positives(self, numbers_B: np.ndarray, epoch: int) -> np.ndarray:
-        """One gold of each mention; those with several take turns from epoch to epoch."""
-        turns_B = (self.rows_M[numbers_B] + epoch) % self.golds.lengths[numbers_B]
-        return self.golds.values[self.golds.offsets[numbers_B] + turns_B]
 
     def _allowed(self, numbers_B: np.ndarray, rows_U: np.ndarray) -> np.ndarray:
         allowed_BU = np.ones((len(numbers_B), len(rows_U)), bool)

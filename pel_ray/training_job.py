@@ -9,7 +9,8 @@ import torch
 
 from pel_ray.encoder import ModelSettings, load_model, save_whole
 from pel_ray.negative_folder import NegativeFolder
-from pel_ray.objective import STATISTICS, Objective, ObjectiveSettings, TrainingBatch
+from pel_ray.objective import STATISTICS, TAUGHT_STATISTICS, Objective, ObjectiveSettings, TrainingBatch
+from pel_ray.teaching import TeachingSettings
 from pel_ray.training_data import NegativeSettings, TrainingData
 from pel_ray.training_learner import Learner, TrainJob, prepare
 from pel_ray.training_source import TrainingSource
@@ -47,6 +48,8 @@ class RetrieverJob(TrainJob):
     model: ModelSettings
     objective: ObjectiveSettings
     negatives: NegativeSettings
+    teaching: TeachingSettings | None = None
+    """How it follows a ranker, whose scores the source has."""
 
     def learner(self, device: torch.device) -> Learner:
         model = load_model(self.model)
@@ -57,10 +60,10 @@ class RetrieverJob(TrainJob):
         for tower in (model.mention_tower, model.entity_tower):
             tower.to(device).train()
         return Learner(
-            module=Objective(model, self.objective),
+            module=Objective(model, self.objective, teaching=self.teaching),
             data=RetrieverData(self.source.load(), self.seed, self.negatives),
             save=lambda folder: save_whole(model, folder),
-            statistics=STATISTICS,
+            statistics=STATISTICS if self.teaching is None else TAUGHT_STATISTICS,
             missing="missing_hard",
         )
 

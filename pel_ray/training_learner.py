@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,8 +12,10 @@ import torch
 from torch import nn
 
 from pel_ray.encoder import Precision
+from pel_ray.metrics_file import MetricsFile
 from pel_ray.optimiser import OptimiserSettings
 from pel_ray.shard_work import ShardJob
+from pel_ray.storage import Location
 from pel_ray.vectors import Shard
 
 
@@ -40,7 +42,7 @@ class Learner:
     module: nn.Module
     """forward(batch, seed) gives the loss, a mean over the mentions of the batch, and statistics."""
     data: LearnerData
-    save: Callable[[Path], None]
+    save: Callable[[Location], None]
     """Leaves the model in a folder, whole or not at all."""
     statistics: Sequence[str]
     """Those that are means over mentions; `texts` and `pieces` add up."""
@@ -64,7 +66,7 @@ class TrainJob(ShardJob):
     keep_checkpoints: int
     log_steps: int
     seed: int
-    metrics: Path
+    metrics: MetricsFile
 
     def learner(self, device: torch.device) -> Learner:
         """What is trained, on its device and ready for the first step."""
@@ -75,20 +77,20 @@ class TrainJob(ShardJob):
         """What takes memory, for the user whose memory is full."""
         raise NotImplementedError
 
-    @property
-    def state(self) -> Path:
-        return Path(self.folder.path)
-
-    def model_folder(self, epoch: int) -> Path:
+    def model_folder(self, epoch: int) -> Location:
         """The model after so many epochs."""
-        return self.state / f"model-{epoch:03d}-{self.tag}"
+        return self.folder / f"model-{epoch:03d}-{self.tag}"
 
     def result_names(self, shard: Shard) -> tuple[str, ...]:
         return (self.model_folder(shard.number + 1).name,)
 
-    def checkpoints(self) -> list[Path]:
+    def checkpoint(self, step: int) -> Location:
+        return self.folder / f"checkpoint-{step:08d}-{self.tag}.safetensors"
+
+    def checkpoints(self) -> list[Location]:
         """From the oldest to the newest."""
-        return sorted(self.state.glob(f"checkpoint-*-{self.tag}.safetensors"))
+        names = fnmatch.filter(self.folder.names(), f"checkpoint-*-{self.tag}.safetensors")
+        return [self.folder / name for name in names]
 
 
 def prepare(transformer: nn.Module, settings: OptimiserSettings) -> None:

@@ -16,6 +16,7 @@ from pel_ray.negatives import Pools
 from pel_ray.ragged import Ragged
 from pel_ray.storage import Location
 from pel_ray.tables import TableFolder
+from pel_ray.taught import Taught
 from pel_ray.text import MENTION_COLUMNS, Texts
 from pel_ray.token_table import TokenTable
 from pel_ray.training_data import TrainingData
@@ -32,6 +33,8 @@ class TrainingSource:
     num_entities: int
     token_files: Sequence[Location]
     negatives: NegativeFolder | None = None
+    taught: Location | None = None
+    """A ranker's scores of the mentions' candidates."""
 
     def prepare(
         self,
@@ -69,6 +72,7 @@ class TrainingSource:
             pools=pools,
             entities=TokenTable(self.token_files),
             hard=self._hard(rows_M) if self.negatives else None,
+            taught=Taught.read(self.taught) if self.taught else None,
         )
 
     def _hard(self, rows_M: np.ndarray) -> Ragged:

@@ -16,7 +16,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from pel_ray.cli import main  # noqa: E402
 
-LONGEST_FIRST = "train jobs encode_kb rank cli mine evaluate link guides one_gpu pipeline s3".split()
+LONGEST_FIRST = "train jobs encode_kb rank distil cli mine evaluate link guides one_gpu pipeline s3_train s3".split()
 """Files of tests by how long they take, so that no worker is left alone with a long one at the end."""
 
 
@@ -74,6 +74,12 @@ def _mounted(path: Path, options: str) -> Iterator[Path]:
 def full_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system that is full after 64 KiB."""
     yield from _mounted(tmp_path / "full", "size=64k")
+
+
+@pytest.fixture
+def disk_of_one_folder(tmp_path: Path) -> Iterator[Path]:
+    """A file system that has room for one folder and no more."""
+    yield from _mounted(tmp_path / "full", "size=64k,nr_inodes=2")
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +15,26 @@ def wait_for(condition: Callable[[], bool], seconds: float = 90) -> None:
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
         threading.Event().wait(0.02)
+
+
+def run_and_kill(run: Callable[[], object], is_time: Callable[[], bool], seconds: float = 180) -> None:
+    """Runs it, kills one of its workers when it is time, and expects it to end well all the same."""
+    failures: list[BaseException] = []
+
+    def carried() -> None:
+        try:
+            run()
+        except BaseException as error:  # noqa: BLE001 - carried to the thread that asserts
+            failures.append(error)
+
+    thread = threading.Thread(target=carried)
+    thread.start()
+    wait_for(lambda: is_time() or not thread.is_alive())
+    pids = worker_pids()
+    assert pids and thread.is_alive(), f"the run was over before a worker could be killed: {failures}"
+    os.kill(pids[0], signal.SIGKILL)
+    thread.join(seconds)
+    assert not thread.is_alive() and failures == []
 
 
 def worker_pids() -> list[int]:

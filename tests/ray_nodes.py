@@ -12,14 +12,16 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.killing import wait_for
 
+HERE = "127.0.0.1"
 SECONDS_TO_START = 90
+SECONDS_TO_END = 60
 OBJECT_STORE_BYTES = 100 << 20
 NUM_WORKER_PORTS = 60
 
@@ -82,19 +84,35 @@ class Cluster:
     def start_head(self) -> None:
         self._start(
             *("--head", "--num-cpus=0", f"--port={self.gcs_port}", f"--temp-dir={self.folder / 'ray'}"),
+            f"--node-ip-address={HERE}",
             *("--dashboard-host=127.0.0.1", f"--dashboard-port={self.dashboard_port}"),
         )
         wait_for(lambda: self.num_alive() == 1, SECONDS_TO_START)
 
-    def start_worker(self, num_cpus: int) -> None:
-        """One after the other: two that start at once on one machine can choose the same name for their sockets."""
-        num_before = self.num_alive()
-        self._start(f"--address=127.0.0.1:{self.gcs_port}", f"--num-cpus={num_cpus}")
-        wait_for(lambda: self.num_alive() == num_before + 1, SECONDS_TO_START)
+    def start_worker(self, num_cpus: int, address: str = HERE, without: Path | None = None) -> Node:
+        """One after the other: two that start at once on one machine can choose the same name for their sockets.
 
-    def _start(self, *options: str) -> None:
+        A worker `without` a folder has an empty one in its place, as if that were on another disk.
+        """
+        num_before = self.num_alive()
+        # Nodes of other machines share no folder for what jobs bring along: the second would take away the first's.
+        temporary = tempfile.mkdtemp(prefix="ray-", dir=self.folder)
+        options = [f"--address={HERE}:{self.gcs_port}", f"--num-cpus={num_cpus}", f"--node-ip-address={address}"]
+        options.append(f"--temp-dir={temporary}")
+        hiding = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(without)]
+        node = self._start(*options, wrapped_by=hiding if without else [])
+        wait_for(lambda: self.num_alive() == num_before + 1, SECONDS_TO_START)
+        return node
+
+    def end_worker(self, node: Node) -> None:
+        node.ask_to_end()
+        node.end()
+        self.nodes.remove(node)
+        wait_for(lambda: self.num_alive() == len(self.nodes), SECONDS_TO_END)
+
+    def _start(self, *options: str, wrapped_by: Sequence[str] = ()) -> Node:
         first_port = self.first_worker_port + len(self.nodes) * NUM_WORKER_PORTS
-        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--node-ip-address=127.0.0.1"]
+        command = [*wrapped_by, sys.executable, "-m", "ray.scripts.scripts", "start", "--block"]
         command += ["--disable-usage-stats", f"--object-store-memory={OBJECT_STORE_BYTES}", *options]
         # The default is one port for every Ray of a machine, and a head whose agent lacks it starts no jobs.
         command += [f"--dashboard-agent-listen-port={free_port()}", f"--dashboard-agent-grpc-port={free_port()}"]
@@ -104,6 +122,7 @@ class Cluster:
                 command, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder
             )
         self.nodes.append(Node(process))
+        return self.nodes[-1]
 
     def num_alive(self) -> int:
         """Nodes that the head knows and hears of; 0 while it does not answer yet."""
@@ -136,7 +155,22 @@ def ray_nodes(num_workers: int = 1, num_cpus: int = 1) -> Iterator[Cluster]:
             node.ask_to_end()
         for node in cluster.nodes:
             node.end()
+        # Of a node whose own process was killed before it could end them.
+        for pid in processes_of(cluster):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def processes_of(cluster: Cluster) -> list[int]:
+    """All that were started with the token of this cluster, whoever their parents are now."""
+    token = f"RAY_AUTH_TOKEN_PATH={cluster.folder / 'token'}".encode()
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if token in path.read_bytes().split(b"\0"):
+                found.append(int(path.parent.name))
+    return found
 
 
 def environment_without_ray() -> dict[str, str]:

@@ -177,6 +177,13 @@ MENTION_ROWS = [
 ]
 
 
+BLINK_ENTITIES = [{"title": "zero", "text": "nothing"}, {"title": "one", "text": "unit", "world": "numbers"}]
+BLINK_MENTIONS = [
+    {"context_left": "the", "mention": "unit", "context_right": "", "label_id": 1, "label_title": "one"},
+    {"context_left": "", "mention": "nil", "context_right": "is null", "label_id": 0, "world": "numbers"},
+]
+
+
 def write_jsonl_set(folder: Path) -> list[str]:
     """A small data set; returns the arguments that import it."""
     folder.mkdir(exist_ok=True)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 from pathlib import Path
 
@@ -147,6 +150,26 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(pel_ray: RunCommand, full_di
     assert list(full_disk.rglob("*")) == []
 
 
+def test_a_disk_without_room_for_another_file_is_left_as_it_was(
+    pel_ray: RunCommand, disk_of_one_folder: Path, tmp_path: Path
+) -> None:
+    error = pel_ray(*write_jsonl_set(tmp_path / "in"), "--out", disk_of_one_folder / "set").error
+    assert "the disk is full" in error
+    assert list(disk_of_one_folder.iterdir()) == []
+
+
+def test_a_full_disk_for_temporary_files_is_one_line(
+    pel_ray: RunCommand, full_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_jsonl(tmp_path / "docs.jsonl", [{"doc_id": n, "text": "x" * 3000} for n in range(50)])
+    write_jsonl(tmp_path / "m.jsonl", [{"doc_id": n, "start": 0, "end": 1, "label": "E1"} for n in range(50)])
+    monkeypatch.setattr(tempfile, "tempdir", str(full_disk))
+    given = ["import", "jsonl", "--documents", "docs.jsonl", "--mentions", "m.jsonl", "--out", "set"]
+    error = pel_ray(*given).error
+    assert str(full_disk) in error and "TMPDIR" in error
+    assert not Path("set").exists()
+
+
 def test_a_read_only_disk_is_one_line(pel_ray: RunCommand, read_only_disk: Path, tmp_path: Path) -> None:
     error = pel_ray(*write_jsonl_set(tmp_path / "in"), "--out", read_only_disk / "set").error
     assert "read-only" in error
@@ -242,6 +265,16 @@ def test_a_second_run_is_refused_while_the_first_writes(pel_ray: RunCommand, tmp
         first.kill()
         first.communicate()
     assert pel_ray(*arguments).code == 0
+
+
+def test_a_file_system_without_locks_is_written_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with building(locate(tmp_path / "kb"), Request(kind="kb", inputs={}, settings={})):
+        pass
+    assert read_manifest(locate(tmp_path / "kb"))
 
 
 def test_what_a_worker_of_a_killed_run_still_finishes_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,6 +126,14 @@ def test_show_tells_a_data_set_by_its_rows(pel_ray: RunCommand, tmp_path: Path) 
     assert "does not exist" in pel_ray("show", "nowhere").error
 
 
+def test_show_marks_where_it_cuts_a_context(pel_ray: RunCommand, tmp_path: Path) -> None:
+    rows = [{"left": "a" * 200, "mention": "x", "right": "b" * 200, "label": "E"}, {"mention": "y", "label": "E"}]
+    write_jsonl(tmp_path / "m.jsonl", rows)
+    pel_ray("import", "jsonl", "--mentions", "m.jsonl", "--out", "set")
+    shown = "".join(pel_ray("show", "set").out.split())
+    assert f"...{'a' * 120}[[x]]{'b' * 120}..." in shown and "mention[[y]]mention_id" in shown
+
+
 def test_doctor_finds_what_the_tests_run_on(pel_ray: RunCommand) -> None:
     result = pel_ray("doctor")
     assert result.code == 0 and package.__version__ in result.out
@@ -147,6 +155,30 @@ def test_doctor_says_how_to_install_what_is_missing(pel_ray: RunCommand, monkeyp
     result = pel_ray("doctor")
     assert result.code == 1
     assert "pip install 'pel-ray[cpu]'" in result.out and "pip install 'pel-ray[quickstart]'" in result.out
+
+
+def test_doctor_misses_every_package_that_pel_ray_requires(
+    pel_ray: RunCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from importlib import metadata
+
+    def version(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", version)
+    result = pel_ray("doctor")
+    assert result.code == 1
+    for line in metadata.requires("pel-ray") or []:
+        if "extra ==" not in line:
+            assert f"pip install '{line}'" in result.out
+
+
+def test_doctor_does_not_believe_a_faiss_that_cannot_be_imported(
+    pel_ray: RunCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    result = pel_ray("doctor")
+    assert result.code == 1 and "cannot be imported" in result.out and "--force-reinstall" in result.out
 
 
 def test_the_quickstart_goes_from_hpo_to_links_and_a_report(pel_ray: RunCommand, ray_here: None) -> None:

@@ -15,14 +15,23 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pel_ray.errors import PelRayError
-from pel_ray.steps.import_jsonl import JsonlSettings, import_jsonl
+from pel_ray.steps.import_jsonl import BlinkSettings, JsonlSettings, import_blink, import_jsonl
 from pel_ray.steps.import_obo import OboSettings, import_obo
 from pel_ray.steps.import_pubtator import PubtatorSettings, import_pubtator
 from pel_ray.steps.import_umls import UmlsSettings, import_umls
 from pel_ray.steps.import_zeshel import ZeshelSettings, import_zeshel
 from pel_ray.steps.importing import Outcome
 from tests.reading import rows_of
-from tests.samples import OBO, PUBTATOR, write_jsonl_set, write_umls, write_zeshel
+from tests.samples import (
+    BLINK_ENTITIES,
+    BLINK_MENTIONS,
+    OBO,
+    PUBTATOR,
+    write_jsonl,
+    write_jsonl_set,
+    write_umls,
+    write_zeshel,
+)
 
 Run = Callable[[Path, str], list[Outcome]]
 
@@ -58,12 +67,18 @@ def jsonl(folder: Path, on_error: str) -> list[Outcome]:
     return import_jsonl(JsonlSettings.model_validate(given | {"out": str(folder / "out"), "on_error": on_error}))
 
 
+def blink(folder: Path, on_error: str) -> list[Outcome]:
+    given = {"kb": [str(folder / "entity.jsonl")], "mentions": [f"train={folder / 'train.jsonl'}"]}
+    return import_blink(BlinkSettings.model_validate(given | {"out": str(folder / "out"), "on_error": on_error}))
+
+
 FORMATS: dict[str, tuple[Run, list[str]]] = {
     "pubtator": (pubtator, ["corpus.txt"]),
     "obo": (obo, ["toy.obo"]),
     "umls": (umls, ["MRCONSO.RRF", "MRSTY.RRF", "MRDEF.RRF"]),
     "zeshel": (zeshel, ["documents/castles.json", "mentions/train.json"]),
     "jsonl": (jsonl, ["kb.jsonl", "docs.jsonl.gz", "mentions.jsonl"]),
+    "blink": (blink, ["entity.jsonl", "train.jsonl"]),
 }
 
 
@@ -76,6 +91,9 @@ def write(name: str, folder: Path) -> None:
         write_umls(folder)
     elif name == "zeshel":
         write_zeshel(folder)
+    elif name == "blink":
+        write_jsonl(folder / "entity.jsonl", BLINK_ENTITIES)
+        write_jsonl(folder / "train.jsonl", BLINK_MENTIONS)
     else:
         write_jsonl_set(folder)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -24,7 +25,7 @@ from pel_ray.vectors import VectorFolder
 from tests.conftest import RunCommand
 from tests.killing import wait_for
 from tests.models import write_encoder
-from tests.ray_nodes import Cluster, environment_without_ray, free_port, ray_nodes
+from tests.ray_nodes import Cluster, descendants, environment_without_ray, free_port, processes_of, ray_nodes
 from tests.reading import rows_of
 from tests.samples import KB_ROWS, write_jsonl
 
@@ -117,6 +118,10 @@ def test_a_submitted_spec_runs_on_the_workers_and_gives_what_the_library_gives(
     folder = VectorFolder.open(locate(shared / "vectors"))
     found = np.concatenate([folder.vectors(stem) for stem in folder.stems])
     np.testing.assert_allclose(found.astype(np.float32), expected, atol=1e-3)
+    step = {"name": "vectors", "run": "encode-kb", "spec": "jobs/encode.yaml"}
+    (project / "jobs" / "pipeline.yaml").write_text(json.dumps({"out": str(shared), "steps": [step]}))
+    again = run(cluster, "run", "jobs/pipeline.yaml", "--address", cluster.address, cwd=project)
+    assert again.returncode == 0 and "already done" in again.stdout, again
 
 
 def test_the_printed_line_of_ray_does_the_same(cluster: Cluster, shared: Path, project: Path) -> None:
@@ -175,6 +180,24 @@ def test_an_unknown_job_is_one_line(cluster: Cluster, project: Path) -> None:
         result = run(cluster, *arguments, "--address", cluster.address, "raysubmit_none", cwd=project)
         assert result.returncode == 1 and "knows no job raysubmit_none" in result.stderr, result
         assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_node_that_does_not_see_the_folder_is_named_before_any_work(
+    cluster: Cluster, shared: Path, project: Path
+) -> None:
+    if os.geteuid() or subprocess.run(["unshare", "-m", "true"]).returncode:
+        pytest.skip("a node with other disks needs a mount namespace of its own, which needs root")
+    blind = cluster.start_worker(1, address="127.0.0.2", without=shared)
+    try:
+        words = ["encode-kb", shared / "set", "--encoder", shared / "tiny", "--out", shared / "unseen"]
+        result = run(cluster, *words, "--shard-rows", 2, "--address", cluster.address, cwd=project)
+    finally:
+        cluster.end_worker(blind)
+    assert result.returncode == 1, result
+    (said,) = (line for line in result.stdout.splitlines() if line.startswith("pel-ray: error: "))
+    assert "unseen is not seen by 1 of 3 nodes (127.0.0.2: no such folder there)" in said and "shared storage" in said
+    assert "Traceback" not in result.stdout + result.stderr
+    assert not list((shared / "unseen").glob("vectors-*"))
 
 
 @pytest.fixture(params=["2.9.3", "", None])
@@ -243,6 +266,32 @@ def test_what_cannot_work_on_a_cluster_is_refused_before_it_is_sent(
     assert result.code == code and expected in result.err
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["encode-kb", "--spec=data/base.yaml"], "spec data/base.yaml: is here but does not go to the cluster"),
+        (["encode-kb", "--spec", "jobs/more.yaml"], "spec data/base.yaml: is here but does not go to the cluster"),
+        (["run", "jobs/all.yaml"], "spec data/base.yaml: is here but does not go to the cluster"),
+        (["run", "jobs/all.yaml", "--out", "made"], "out made: a relative folder would be"),
+        (["run", "jobs/all.yaml", "--set", "vectors.kb=data"], "step vectors: kb data: is here but does not go"),
+        (["run", "jobs/all.yaml", "--set", "vectors.out=x"], "step vectors: out x: a relative folder would be"),
+        (["encode-kb", "--spec", "../outside.yaml"], "../outside.yaml: is outside of the working directory"),
+    ],
+)
+def test_a_job_whose_specs_or_steps_would_miss_something_is_refused(
+    pel_ray: RunCommand, project: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], expected: str
+) -> None:
+    (project / "data" / "base.yaml").write_text("kb: /kb\nout: /shared/vectors\n")
+    (project / "jobs" / "more.yaml").write_text("extends: ../data/base.yaml\nshard_rows: 2\n")
+    step = "{name: vectors, run: encode-kb, spec: jobs/more.yaml, with: {out: '{out}/vectors'}}"
+    (project / "jobs" / "all.yaml").write_text(f"out: /shared/all\nsteps: [{step}]\n")
+    (project / "outside.yaml").write_text("kb: /kb\nout: /shared/vectors\n")
+    if "../outside.yaml" in words:
+        monkeypatch.chdir(project / "jobs")
+    result = pel_ray("submit", "--address", f"http://127.0.0.1:{free_port()}", "--", *words)
+    assert expected in result.error
+
+
 def test_a_spec_says_which_command_it_is_for(tmp_path: Path) -> None:
     for spec in sorted(JOBS.glob("*.yaml")):
         name, *rest = command_of([str(spec), "--plan"])
@@ -268,6 +317,17 @@ def test_an_exit_code_is_never_that_of_success_unless_the_job_succeeded() -> Non
         return JobState("job", status, "pel-ray", exit_code, "").code
 
     assert [code("SUCCEEDED", None), code("FAILED", None), code("STOPPED", 0), code("FAILED", 137)] == [0, 1, 1, 137]
+
+
+def test_all_processes_of_a_cluster_end_with_it_also_after_an_error_and_a_killed_node() -> None:
+    with pytest.raises(ZeroDivisionError), ray_nodes(num_workers=0) as cluster:
+        (head,) = cluster.nodes
+        pids = [head.process.pid, *descendants(head.process.pid)]
+        # Now nobody tells its children to end.
+        head.process.kill()
+        raise ZeroDivisionError
+    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 20)
+    assert len(pids) > 4 and not processes_of(cluster) and not cluster.folder.exists()
 
 
 def test_nothing_of_another_ray_reaches_the_nodes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pel_ray.formats.jsonl import PLAIN, read_entities
+from pel_ray.formats.jsonl import BLINK, PLAIN, Reader, read_entities, read_texts
 from pel_ray.formats.lines import Lines
+from pel_ray.formats.texts import spooled_texts
 from pel_ray.storage import locate
 from pel_ray.tally import Tally
 from tests.conftest import RunCommand
@@ -190,3 +191,28 @@ def test_a_written_kb_reads_back_the_same(
     ]
     for entity, (_, synonyms, _) in zip(read, written, strict=True):
         assert list(entity.synonyms) == list(dict.fromkeys(name.strip() for name in synonyms if name.strip()))
+
+
+@given(st.lists(st.tuples(any_text, any_text, any_text), min_size=1, max_size=5))
+def test_written_mentions_read_back_the_same_with_contexts_and_with_offsets(
+    tmp_path_factory: pytest.TempPathFactory, written: list[tuple[str, str, str]]
+) -> None:
+    folder = tmp_path_factory.mktemp("mentions")
+    parts = [(left, f"x{mention}y", right) for left, mention, right in written]
+    contexts = [
+        {"context_left": left, "mention": mention, "context_right": right, "label_id": number}
+        for number, (left, mention, right) in enumerate(parts)
+    ]
+    documents = [{"id": number, "text": left + mention + right} for number, (left, mention, right) in enumerate(parts)]
+    offsets = [
+        {"document_id": number, "start": len(left), "end": len(left + mention), "label": number}
+        for number, (left, mention, _) in enumerate(parts)
+    ]
+    for dialect, rows in ((BLINK, contexts), (PLAIN, offsets)):
+        source = Lines([locate(write_jsonl(folder / "m.jsonl", rows))])
+        with spooled_texts() as texts:
+            reader = Reader(dialect=dialect, texts=texts, splits={}, context=10**6)
+            read_texts(Lines([locate(write_jsonl(folder / "d.jsonl", documents))]), texts, reader.splits, Tally())
+            read = list(reader.read(source, "train", Tally()))
+        assert [(row.context_left, row.mention, row.context_right) for row in read] == parts
+        assert [row.entity_ids for row in read] == [(str(number),) for number in range(len(parts))]

@@ -23,6 +23,8 @@ def lines_of(path: Path) -> list[tuple[int, str]]:
     ("content", "expected"),
     [
         (b"", "is empty"),
+        (gzip.compress(b"", mtime=0), "is empty"),
+        (b"\n \n\n", "holds blank lines only"),
         (gzip.compress(b"a\nb\n" * 1000, mtime=0)[:-20], "cut short"),
         (gzip.compress(b"a\nb\n" * 1000, mtime=0)[:-8] + b"\0" * 8, "damaged"),
         (b"a\nb\0c\n", "x:2: holds a NUL byte"),

@@ -56,6 +56,30 @@ def test_a_share_leaves_by_chance_that_the_seed_decides(pel_ray: RunCommand, tmp
     assert sum(not ids for ids in golds("a").values()) == 1000 - len(a)
 
 
+def test_a_share_leaves_by_another_chance_than_terms_are_held_out(pel_ray: RunCommand, tmp_path: Path) -> None:
+    stanzas = [f'[Term]\nid: X:{n}\nname: term {n}\nsynonym: "name {n}" EXACT []\n' for n in range(500)]
+    (tmp_path / "x.obo").write_text("\n".join(stanzas))
+    pel_ray("import", "obo", "x.obo", "--out", "set", "--mentions", "synonyms", "--test", "0.3", "--validation", "0.3")
+    pel_ray("okb", "set", "--out", "okb", "--by", "share", "--share", "0.3")
+    for split in ("train", "validation", "test"):
+        is_nil = [not row["entity_ids"] for row in rows_of("okb", "mentions") if row["split"] == split]
+        assert 0.15 < sum(is_nil) / len(is_nil) < 0.45, split
+
+
+def test_an_id_that_names_an_entity_that_stays_is_not_lost(pel_ray: RunCommand, tmp_path: Path) -> None:
+    kb = [
+        {"id": "A", "name": "a", "types": ["out"], "alternative_ids": ["B", "OLD"]},
+        {"id": "B", "name": "b", "types": ["in"], "alternative_ids": ["C"]},
+        {"id": "C", "name": "c", "types": ["out"]},
+    ]
+    write_jsonl(tmp_path / "kb.jsonl", kb)
+    labels = ["A", "B", "C", "OLD"]
+    write_jsonl(tmp_path / "m.jsonl", [{"id": name, "mention": "x", "label": name} for name in labels])
+    pel_ray("import", "jsonl", "--kb", "kb.jsonl", "--mentions", "train=m.jsonl", "--out", "set")
+    pel_ray("okb", "set", "--out", "okb", "--types", "out")
+    assert golds("okb") == {"A": [], "B": ["B"], "C": ["C"], "OLD": []}
+
+
 def test_what_an_older_version_lacks_leaves(pel_ray: RunCommand, data: str, tmp_path: Path) -> None:
     older = [KB_ROWS[0], KB_ROWS[1], {"id": "OLD", "name": "hospital", "alternative_ids": ["E3"]}]
     write_jsonl(tmp_path / "older.jsonl", older)

@@ -151,6 +151,12 @@ def test_medmentions_says_where_it_differs_from_the_published_counts(pel_ray: Ru
     assert "is in the list of train too" in pel_ray("import", "medmentions", corpus, "--out", "other").error
 
 
+def test_a_list_without_ids_is_refused(pel_ray: RunCommand, corpus: Path) -> None:
+    Path("dev.txt").write_text("\n \n")
+    error = pel_ray("import", "pubtator", corpus, "--pmids", "dev=dev.txt", "--out", "set").error
+    assert "dev.txt: holds blank lines only" in error and not Path("set").exists()
+
+
 def test_medmentions_without_its_lists_says_which_option_gives_them(pel_ray: RunCommand, corpus: Path) -> None:
     assert "--splits" in pel_ray("import", "medmentions", corpus, "--out", "set").error
 

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 import shutil
-import signal
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,47 +30,22 @@ from pel_ray.rank_objective import RankBatch, RankObjective, RankObjectiveSettin
 from pel_ray.rank_pairs import pair_texts
 from pel_ray.ranker import Ranker, RankerSettings, load_ranker
 from pel_ray.reranker import Reranker
-from pel_ray.steps.encode_kb import EncodeSettings, encode_kb
 from pel_ray.steps.evaluate import read_evaluation
-from pel_ray.steps.import_jsonl import JsonlSettings, import_jsonl
 from pel_ray.steps.rank_evaluate import RankEvaluateSettings, rank_evaluate
 from pel_ray.steps.rank_plan import RankTrainSettings
 from pel_ray.steps.rank_train import rank_train
 from pel_ray.storage import locate
 from pel_ray.tables import TableFolder
-from pel_ray.training_memory import LiveBytes
+from pel_ray.text import TextSettings
+from pel_ray.training_memory import LiveBytes, rank_step_memory
 from tests.conftest import RunCommand
-from tests.killing import wait_for, worker_pids
-from tests.models import WORDS, write_encoder
+from tests.killing import run_and_kill
+from tests.models import write_encoder
+from tests.ranking_set import NUM_ENTITIES, ONE_WORKER, TEXT, assert_matches, lines, write_ranking_set
 from tests.reading import rows_of
 from tests.samples import write_jsonl
 
-NUM_ENTITIES, NUM_MENTIONS, K, EPOCHS = 90, 72, 4, 2
-ONE_WORKER = {"workers": 1, "cpus": 1}
-TEXT = {"mention_length": 24, "entity_length": 24}
-
-
-def entity(number: int) -> dict[str, Any]:
-    words = " ".join(WORDS[(number * step) % len(WORDS)] for step in range(1, 2 + number % 5))
-    return {"id": f"E{number}", "title": f"{WORDS[number % 13]} {number}", "description": words, "types": ["Finding"]}
-
-
-def mention(number: int) -> dict[str, Any]:
-    gold = number * 7 % NUM_ENTITIES
-    labels = [f"E{gold}"] if number % 5 else []
-    if number % 17 == 0:
-        labels = [f"E{gold}", f"E{(gold + 13) % NUM_ENTITIES}"]
-    return {
-        "mention_id": f"m{number}",
-        "document_id": f"d{number // 3}",
-        "context_left": "has the ",
-        # A third of them do not say which of their word's entities they mean.
-        "mention": f"{WORDS[gold % 13]} {gold if number % 3 else 'of'}",
-        "context_right": " with fever" * (number % 3),
-        "label": labels,
-        "split": ("train", "train", "validation", "test")[number % 4],
-        "world": "",
-    }
+K, EPOCHS = 4, 2
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -88,17 +59,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory, ray_here: None) -> Path:
-    """A folder with an encoder `tiny`, a retriever `model`, a data set `set` and the KB's vectors `vectors`."""
-    home = tmp_path_factory.mktemp("rank")
-    write_encoder(home / "tiny")
-    save_whole(load_model(ModelSettings(encoder=str(home / "tiny"), pooling="mention")), home / "model")
-    write_jsonl(home / "kb.jsonl", [entity(number) for number in range(NUM_ENTITIES)])
-    write_jsonl(home / "mentions.jsonl", [mention(number) for number in range(NUM_MENTIONS)])
-    files = {"kb": [str(home / "kb.jsonl")], "mentions": [str(home / "mentions.jsonl")]}
-    import_jsonl(JsonlSettings(out=str(home / "set"), **files))
-    given = {"kb": str(home / "set"), "out": str(home / "vectors"), "model": {"encoder": str(home / "model")}}
-    encode_kb(EncodeSettings.model_validate(given | {"resources": ONE_WORKER}))
-    return home
+    return write_ranking_set(tmp_path_factory.mktemp("rank"))
 
 
 @pytest.fixture(scope="module")
@@ -253,6 +214,19 @@ def test_memory_is_bounded_by_the_chunk_and_not_by_the_candidates(tiny: str) -> 
     assert peaks[64] <= 1.2 * peaks[16], peaks
 
 
+@pytest.mark.parametrize("fgsm", [False, True])
+def test_the_planned_memory_is_that_of_a_chunk_whatever_the_candidates(tiny: str, fgsm: bool) -> None:
+    config = load(tiny).module.transformer.config
+    objective = RankObjectiveSettings(adversarial=AdversarialSettings(fgsm=fgsm), chunk_tokens=512)
+    text = TextSettings.model_validate(TEXT)
+    options = {"text": text, "micro_batch": 2, "half_precision": False}
+    planned = [rank_step_memory(config, objective, num_candidates=num, **options) for num in (16, 64)]
+    assert planned[1].parts["activations"] <= 1.2 * planned[0].parts["activations"]
+    assert planned[0].parts["weights"] == planned[1].parts["weights"] > 4 * 10_000
+    whole = rank_step_memory(config, objective.model_copy(update={"chunk_tokens": 10**6}), num_candidates=64, **options)
+    assert whole.total > 4 * planned[1].total
+
+
 def test_a_missing_gold_takes_the_place_of_the_last_candidate_or_leaves() -> None:
     entities = np.array([[5, 6, 7, 8], [5, 6, 7, 8], [5, 6, 7, -1], [1, 2, 3, 4]])
     golds = Ragged.of([[7], [9], [6, 5], []])
@@ -295,11 +269,6 @@ def weights(run: Path) -> dict[str, np.ndarray]:
     return load_file(model / "encoder" / "model.safetensors") | load_file(model / "score.safetensors")
 
 
-def lines(run: Path) -> list[dict[str, Any]]:
-    file = run / "metrics.jsonl"
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-
-
 def check_same(run: Path, expected: Path) -> None:
     losses = [[line["loss"] for line in lines(folder) if "loss" in line] for folder in (run, expected)]
     assert losses[0] == losses[1]
@@ -331,29 +300,11 @@ def test_training_lowers_the_loss(undisturbed: Path) -> None:
     assert np.mean(losses[-5:]) < np.mean(losses[:5])
 
 
-def run_and_kill(asked: RankTrainSettings, is_time: Callable[[], bool]) -> None:
-    failures: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            rank_train(asked)
-        except BaseException as error:  # noqa: BLE001 - carried to the thread that asserts
-            failures.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    wait_for(lambda: is_time() or not thread.is_alive())
-    pids = worker_pids()
-    assert pids and thread.is_alive(), f"the run was over before a worker could be killed: {failures}"
-    os.kill(pids[0], signal.SIGKILL)
-    thread.join(120)
-    assert not thread.is_alive() and failures == []
-
-
 def test_a_killed_worker_goes_on_from_its_checkpoint_to_the_same_weights(
     home: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
-    run_and_kill(train_settings(home, tmp_path / "out"), lambda: len(lines(tmp_path / "out")) >= 5)
+    asked = train_settings(home, tmp_path / "out")
+    run_and_kill(lambda: rank_train(asked), lambda: len(lines(tmp_path / "out")) >= 5)
     check_same(tmp_path / "out", undisturbed)
 
 
@@ -513,5 +464,24 @@ def test_what_cannot_be_ranked_is_refused_in_one_line(
         rank_train(train_settings(home, undisturbed, optimiser={"lr": 1e-2}))
 
 
-def assert_matches(pattern: str, text: str) -> None:
-    assert re.search(pattern, text), text
+def test_a_plan_says_what_training_will_take(home: Path, tmp_path: Path, pel_ray: RunCommand) -> None:
+    given = [home / "set", "--vectors", home / "vectors", "--out", "out", "--encoder", home / "model"]
+    text = ["--mention-length", 24, "--entity-length", 24]
+    said = pel_ray("rank", "train", *given, *text, "--num-candidates", K, "--epochs", 3, "--plan")
+    num_golden = sum(row["split"] == "train" and bool(row["entity_ids"]) for row in rows_of(home / "set", "mentions"))
+    num_steps = -(-num_golden // 4)
+    assert said.code == 0, said.err
+    assert_matches(rf"mentions +{num_golden} with a gold in the KB", said.out)
+    assert_matches(rf"steps +{num_steps} an epoch, {3 * num_steps} in all, of at most {4 * K} pairs", said.out)
+    for line in ("rate .* pieces/s in training", "time +about 0:0", "validating 4 times", "activations +[0-9]", "disk"):
+        assert_matches(line, said.out)
+    assert not (tmp_path / "out").exists()
+
+
+def test_curves_and_report_show_a_ranker(undisturbed: Path, pel_ray: RunCommand) -> None:
+    assert pel_ray("curves", undisturbed, "--out", "curves.png").code == 0
+    assert Path("curves.png").read_bytes().startswith(b"\x89PNG")
+    assert pel_ray("report", undisturbed, "--out", "page").code == 0
+    page = Path("page/report.html").read_text()
+    accuracy = read_manifest(locate(undisturbed)).counts["validation of the best epoch"]["accuracy"]
+    assert f"{100 * accuracy:.1f}" in page and "pel-ray rank evaluate" in page and "finding candidates" in page

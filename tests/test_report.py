@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from pel_ray.artifacts import Input, Request, building
+from pel_ray.cli.curves import command as curves
 from pel_ray.cli.report import command
 from pel_ray.errors import ArtifactError
 from pel_ray.plots import plot_run
@@ -92,13 +93,16 @@ def write_evaluation(folder: Path, content: Mapping[str, Any] | str, model: str 
     return folder
 
 
-def write_run(folder: Path, lr: float = 1e-4, model: Path | None = None) -> Path:
-    """As train leaves it, but for most of its state; `model` is copied."""
+def write_run(folder: Path, lr: float = 1e-4, model: Path | None = None, kind: str = "run") -> Path:
+    """As train or rank train leaves it, but for most of its state; `model` is copied."""
     inputs = {"kb": Input("data/hpo/kb", "kb"), "mention model": Input("encoder", "the start")}
-    request = Request(kind="run", inputs=inputs, settings={"optimiser": {"lr": lr, "epochs": 2}, "seed": 13})
+    if kind == "ranker":
+        inputs = {"kb": Input("data/hpo/kb", "kb"), "vectors": Input("runs/pb/vectors", "vectors")}
+    metric = "accuracy" if kind == "ranker" else "recall@1"
+    request = Request(kind=kind, inputs=inputs, settings={"optimiser": {"lr": lr, "epochs": 2}, "seed": 13})
     with building(locate(folder), request) as work:
-        write_metrics(folder / "metrics.jsonl")
-        plot_run(folder / "metrics.jsonl", folder)
+        write_metrics(folder / "metrics.jsonl", metric)
+        plot_run(locate(folder))
         for file in sorted(model.rglob("*")) if model else ():
             if file.is_file():
                 copy = folder / "model" / file.relative_to(model or folder)
@@ -106,17 +110,17 @@ def write_run(folder: Path, lr: float = 1e-4, model: Path | None = None) -> Path
                 copy.write_bytes(file.read_bytes())
         for name in ("metrics.jsonl", "training.png"):
             work.count(name)
-        validation = {"recall@1": 0.8292, "recall@64": 0.941}
+        validation = {metric: 0.8292, "recall@64": 0.941}
         work.counts |= {"rows": 13990, "steps": 876, "best epoch": 2, "training seconds": 188.6}
-        work.counts |= {"validation before training": {"recall@1": 0.5472}, "validation of the best epoch": validation}
+        work.counts |= {"validation before training": {metric: 0.5472}, "validation of the best epoch": validation}
         write_negatives(folder / f"state-{work.tag}" / "negatives-000")
     return folder
 
 
-def write_metrics(file: Path) -> None:
-    lines: list[dict[str, Any]] = [{"step": 0, "epoch": 0, "validation": {"recall@1": 0.5472}}]
+def write_metrics(file: Path, metric: str) -> None:
+    lines: list[dict[str, Any]] = [{"step": 0, "epoch": 0, "validation": {metric: 0.5472}}]
     lines += [{"step": 1, "epoch": 0.5, "loss": 2.0, "lr": 1e-4, "gradient_norm": 3.0}]
-    lines += [{"step": 2, "epoch": 1, "validation": {"recall@1": 0.8292}}]
+    lines += [{"step": 2, "epoch": 1, "validation": {metric: 0.8292}}]
     file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
 
 
@@ -227,6 +231,21 @@ def test_a_run_without_an_evaluation_says_how_to_get_one(tmp_path: Path, monkeyp
     assert "pel-ray evaluate data/hpo --vectors pb --out pb/test" in shown
     for figure in ("82.9", "before 54.7", "81.1%", "1,740 hits of 1,632 mentions", "trisomy 21", "Trisomy 18"):
         assert figure in shown, figure
+
+
+def test_a_ranker_is_shown_beside_its_retriever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_run(tmp_path / "runs" / "pb")
+    ranker = write_run(tmp_path / "runs" / "ranker", kind="ranker")
+    write_evaluation(ranker / "validation", evaluation())
+    shown = read_page([tmp_path / "runs"], tmp_path / "out").text
+    asked = "pel-ray rank evaluate data/hpo --ranker runs/ranker --vectors runs/pb/vectors --out runs/ranker/test"
+    assert asked in shown and "1,962 mentions" in shown
+    table = shown.split("best epoch")[1].split("Per cent on the validation mentions")[0]
+    assert table.split()[:3] == ["recall@1", "recall@64", "accuracy"] and table.count("before 54.7") == 2
+    assert (tmp_path / "out" / "compared.png").stat().st_size > 0
+    result = CliRunner().invoke(curves, ["runs/pb", "runs/ranker", "--out", "curves.png"])
+    assert result.exit_code == 0 and "2 runs" in result.output and Path("curves.png").is_file()
 
 
 def test_runs_are_compared_with_the_settings_that_differ(tmp_path: Path) -> None:

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +22,7 @@ from pel_ray.steps.train_plan import TrainSettings
 from pel_ray.storage import locate
 from pel_ray.vectors import VectorFolder
 from tests.conftest import RunCommand
-from tests.killing import wait_for, worker_pids
+from tests.killing import run_and_kill, wait_for
 from tests.models import WORDS, write_encoder
 from tests.samples import write_jsonl
 
@@ -140,25 +136,6 @@ def test_a_run_leaves_a_model_that_encodes_and_a_line_for_every_step(undisturbed
     assert max(line["lr"] for line in lines) == pytest.approx(1e-3, rel=0.1) and lines[-1]["lr"] < 2e-4
 
 
-def run_and_kill(asked: TrainSettings, is_time: Callable[[], bool]) -> None:
-    failures: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            train(asked)
-        except BaseException as error:  # noqa: BLE001 - carried to the thread that asserts
-            failures.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    wait_for(lambda: is_time() or not thread.is_alive())
-    pids = worker_pids()
-    assert pids and thread.is_alive(), f"the run was over before a worker could be killed: {failures}"
-    os.kill(pids[0], signal.SIGKILL)
-    thread.join(180)
-    assert not thread.is_alive() and failures == []
-
-
 def num_lines(folder: Path) -> int:
     return len((folder / "metrics.jsonl").read_text().splitlines()) if (folder / "metrics.jsonl").exists() else 0
 
@@ -166,7 +143,8 @@ def num_lines(folder: Path) -> int:
 def test_a_killed_worker_goes_on_from_its_checkpoint_to_the_same_weights(
     home: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
-    run_and_kill(settings(home, tmp_path / "out"), lambda: num_lines(tmp_path / "out") >= 6)
+    asked = settings(home, tmp_path / "out")
+    run_and_kill(lambda: train(asked), lambda: num_lines(tmp_path / "out") >= 6)
     assert losses(tmp_path / "out") == losses(undisturbed)
     for name, value in weights(undisturbed).items():
         np.testing.assert_array_equal(weights(tmp_path / "out")[name], value)
@@ -205,7 +183,7 @@ def test_two_workers_take_the_steps_of_one(undisturbed: Path, of_two: Path) -> N
 
 def test_one_of_two_workers_killed_changes_nothing(home: Path, of_two: Path, tmp_path: Path) -> None:
     asked = settings(home, tmp_path / "out", resources={"workers": 2, "cpus": 1})
-    run_and_kill(asked, lambda: num_lines(tmp_path / "out") >= 6)
+    run_and_kill(lambda: train(asked), lambda: num_lines(tmp_path / "out") >= 6)
     np.testing.assert_allclose(losses(tmp_path / "out"), losses(of_two), rtol=1e-6)
     for name, value in weights(of_two).items():
         np.testing.assert_allclose(weights(tmp_path / "out")[name], value, atol=1e-5)
@@ -232,7 +210,7 @@ def test_cheaper_refreshes_encode_less(home: Path, tmp_path: Path, refresh: str)
     assert not list(state.glob("vectors-???")) and not list(state.glob("pool-???"))
     kept = VectorFolder.open(locate(tmp_path / "out"))
     assert kept.manifest.counts["entities"] == NUM_ENTITIES
-    assert mention_model(kept, None, None).folder == tmp_path / "out" / "model"
+    assert mention_model(kept, None, None).folder == locate(tmp_path / "out" / "model")
 
 
 def test_a_second_run_does_nothing_and_another_spec_is_refused(home: Path, undisturbed: Path) -> None:
@@ -255,7 +233,9 @@ def test_overwrite_replaces_a_run_whose_state_was_deleted(home: Path, tmp_path: 
     (state,) = (tmp_path / "out").glob("state-*")
     shutil.rmtree(state)
     train(settings(home, tmp_path / "out", overwrite=True, seed=7, **more))
-    assert mention_model(VectorFolder.open(locate(tmp_path / "out")), None, None).folder == tmp_path / "out" / "model"
+    assert mention_model(VectorFolder.open(locate(tmp_path / "out")), None, None).folder == locate(
+        tmp_path / "out" / "model"
+    )
     assert [line["epoch"] for line in metrics(tmp_path / "out") if "validation" in line] == [0, 1]
 
 
@@ -284,6 +264,14 @@ def test_curves_of_several_runs_go_into_one_figure(undisturbed: Path, of_two: Pa
     assert pel_ray("curves", undisturbed, of_two, "--out", "figures/both.png").code == 0
     assert Path("figures/both.png").read_bytes().startswith(b"\x89PNG")
     assert "holds kb, expected run" in pel_ray("curves", undisturbed.parent / "set" / "kb").error
+
+
+def test_a_plan_says_what_training_will_take(home: Path, tmp_path: Path, pel_ray: RunCommand) -> None:
+    said = pel_ray("train", home / "set", "--out", "out", "--encoder", home / "tiny", "--fgsm", "--epochs", 2, "--plan")
+    assert said.code == 0, said.err
+    for line in ("3 an epoch, 6 in all, of at most 2,080 entities", "encoding the KB 3 times", "activations", "disk"):
+        assert line in said.out, said.out
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_loss_that_is_no_number_stops_with_what_to_try(home: Path, tmp_path: Path) -> None:

@@ -6,8 +6,14 @@ import gzip
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from pel_ray.formats.lines import Lines
 from pel_ray.formats.semantic_types import ST21PV_SOURCES, ST21PV_TYPES, type_names, with_descendants
+from pel_ray.formats.umls import Rules, read_entities
+from pel_ray.storage import locate
+from pel_ray.tally import Tally
 from tests.conftest import RunCommand
 from tests.reading import by_id, rows_of, sources_of
 from tests.samples import CONSO, STY, conso, write_umls
@@ -145,6 +151,27 @@ def test_a_missing_part_is_noticed_and_other_files_are_no_parts(pel_ray: RunComm
     assert "the first are missing" in pel_ray("import", "umls", meta, "--out", "other").error
 
 
+def test_parts_are_taken_in_the_order_of_their_numbers(pel_ray: RunCommand, meta: Path) -> None:
+    pel_ray("import", "umls", meta, "--out", "whole")
+    lines = (meta / "MRCONSO.RRF").read_text().splitlines(keepends=True)
+    (meta / "MRCONSO.RRF").unlink()
+    for number, line in enumerate(lines, start=1):
+        (meta / f"MRCONSO.RRF.{number}").write_text(line)
+    assert len(lines) == 10
+    assert pel_ray("import", "umls", meta, "--out", "set").code == 0
+    assert rows_of("set", "kb") == rows_of("whole", "kb")
+    for number in range(1, 10):
+        (meta / f"MRCONSO.RRF.{number}").unlink()
+    assert "begin with 10: the first are missing" in pel_ray("import", "umls", meta, "--out", "other").error
+
+
+def test_a_vocabulary_that_no_name_is_of_is_told(pel_ray: RunCommand, meta: Path) -> None:
+    pel_ray("import", "umls", meta, "--out", "set", "--sources", "MSH,NCBI,SNOMED")
+    counts = sources_of("set", "kb")["vocabularies"]
+    assert counts["kept"] == 1
+    assert counts["dropped"] == {"NCBI: no name is of it": 1, "SNOMED: no name is of it": 1}
+
+
 def test_type_names_may_hold_commas(pel_ray: RunCommand, meta: Path) -> None:
     types = "Element, Ion, or Isotope,Virus"
     pel_ray("import", "umls", meta, "--out", "set", "--types", types)
@@ -162,3 +189,34 @@ def test_the_semantic_tree_is_whole() -> None:
     assert with_descendants(["T051", "T071"]) == type_names().keys()
     assert with_descendants(["T033"]) == {"T033", "T034", "T184"}
     assert len(ST21PV_TYPES) == 21 and len(ST21PV_SOURCES) == 18
+
+
+# Pipes and line ends separate fields and rows, so no field holds them; names are read without white space around them.
+fields = st.text(st.characters(exclude_categories=("Cs", "Cc"), exclude_characters="|"), max_size=20)
+names = fields.map(str.strip).filter(bool)
+
+
+@given(st.lists(st.tuples(st.lists(names, min_size=1, max_size=4), st.sets(fields, max_size=3), fields), min_size=1))
+def test_written_concepts_read_back_the_same(
+    tmp_path_factory: pytest.TempPathFactory, written: list[tuple[list[str], set[str], str]]
+) -> None:
+    folder = tmp_path_factory.mktemp("umls")
+    concepts = {f"C{number:07d}": entry for number, entry in enumerate(written)}
+    rows = {
+        "CONSO": [conso(cui, name) for cui, (texts, _, _) in concepts.items() for name in texts],
+        "STY": [f"{cui}|T000|A|{kind}|AT||\n" for cui, (_, types, _) in concepts.items() for kind in types],
+        "DEF": [f"{cui}|A|AT||MSH|{text}|N||\n" for cui, (_, _, text) in concepts.items()],
+    }
+    # A table has rows: that of a concept which the names do not have counts for nothing.
+    rows["STY"].append("C9999999|T000|A|None|AT||\n")
+    for table, lines in rows.items():
+        (folder / table).write_bytes("".join(lines).encode())
+    sources = (Lines([locate(folder / table)]) for table in ("CONSO", "STY", "DEF"))
+    rules = Rules(types=(), sources=(), language="ENG", definition_sources=())
+    read = {entity.entity_id: entity for entity in read_entities(*sources, rules, Tally())}
+    assert list(read) == list(concepts)
+    for cui, (texts, types, text) in concepts.items():
+        distinct = {name.casefold(): name for name in reversed(texts)}
+        expected = sorted(distinct.values(), key=texts.index)
+        assert [read[cui].title, *read[cui].synonyms] == expected
+        assert set(read[cui].types) == types and read[cui].description == text.strip()

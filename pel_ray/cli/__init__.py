@@ -24,7 +24,7 @@ COMMANDS = {
     "mine": ("pel_ray.cli.mine:command", "Find hard negatives for the training mentions."),
     "train": ("pel_ray.cli.train:command", "Train a retriever with the Pb or CE loss."),
     "evaluate": ("pel_ray.cli.evaluate:command", "Measure a retriever on a split, beside baselines, NIL included."),
-    "rank": ("pel_ray.cli.rank:group", "Train and evaluate a ranker over a retriever's candidates."),
+    "rank": ("pel_ray.cli.rank:group", "Train and evaluate a ranker over a retriever's candidates, or learn from it."),
     "link": ("pel_ray.cli.link:command", "Link mentions in text to the KB: PubTator, JSON lines, [[marked]] text."),
     "report": ("pel_ray.cli.report:command", "Make one HTML page of runs and evaluations."),
     "curves": ("pel_ray.cli.curves:command", "Draw the curves of several training runs into one figure."),

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pathlib
-
 import click
 
 from pel_ray import console
-from pel_ray.artifacts import read_manifest
 from pel_ray.plots import plot_compared
+from pel_ray.report import short_names
+from pel_ray.run_folder import run_manifest
 from pel_ray.storage import locate
 
 
@@ -18,13 +17,10 @@ from pel_ray.storage import locate
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
 @click.option("--out", default="curves.png", show_default=True, metavar="FILE", help="Where the figure goes.")
 def command(runs: tuple[str, ...], out: str) -> None:
-    """Draw the gradient norms and validation recalls of several runs into one figure."""
-    found = {}
-    for run in runs:
-        folder = locate(run)
-        read_manifest(folder, "run")
-        found[folder.name if folder.name not in found else run] = pathlib.Path(folder.path) / "metrics.jsonl"
-    file = pathlib.Path(out).absolute()
-    file.parent.mkdir(parents=True, exist_ok=True)
-    plot_compared(found, file)
+    """Draw losses, gradient norms and validation recalls (of rankers: accuracies) of several runs into one figure."""
+    folders = [locate(run) for run in runs]
+    for folder in folders:
+        run_manifest(folder)
+    found = dict(zip(short_names(folders), folders, strict=True))
+    plot_compared(found, out)
     console.say(f"{out}: {len(found)} runs")

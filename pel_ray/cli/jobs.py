@@ -8,16 +8,16 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
 from pel_ray import console
-from pel_ray.cli.options import SettingsCommand
-from pel_ray.errors import InputError, SettingsError
+from pel_ray.cli.told import told_by
+from pel_ray.errors import SettingsError
 from pel_ray.job_package import EXCLUDES, Package, make_package
+from pel_ray.job_specs import files_to_send
 from pel_ray.kuberay import IMAGE, job_manifests, manifest_text
-from pel_ray.spec import assign, read_spec
+from pel_ray.spec import read_spec
 from pel_ray.storage import locate
 from pel_ray.submission import JobServer, JobState, equivalent_line, run_job
 
@@ -62,12 +62,14 @@ def submit(
     """
     words = command_of(command)
     if kuberay is not None:
-        _check_folders(_parsed(words), None)
-        locate(kuberay).write_bytes(manifest_text(job_manifests(words, image=image, retries=retries)).encode())
+        told = told_by(words)
+        told.check_for_pods()
+        manifests = job_manifests(told.words, files_to_send(told.specs), image=image, retries=retries)
+        locate(kuberay).write_bytes(manifest_text(manifests).encode())
         console.say(f"{kuberay}: run it with kubectl apply -f {shlex.quote(kuberay)}")
         return
     if only_print:
-        _parsed(words)
+        words = told_by(words).words
         click.echo(equivalent_line(_given(address), ["pel-ray", *words], ".", [*EXCLUDES, *exclude]))
         return
     if no_follow and retries:
@@ -79,10 +81,10 @@ def submit_words(
     address: str, words: Sequence[str], *, retries: int = 0, follow: bool = True, exclude: Sequence[str] = ()
 ) -> None:
     """Runs a command on a cluster and exits as it does; `--address` on a command itself comes here too."""
-    parameters = _parsed(words)
+    told = told_by(words)
     package = make_package(Path(), exclude)
-    _check_folders(parameters, package)
-    _run(JobServer(address), shlex.join(["pel-ray", *words]), package, retries, follow)
+    told.check_for_job(package)
+    _run(JobServer(address), shlex.join(["pel-ray", *told.words]), package, retries, follow)
 
 
 def _run(server: JobServer, entrypoint: str, package: Package, retries: int, follow: bool) -> None:
@@ -164,54 +166,6 @@ def _command_of_spec(path: str) -> list[str]:
         f"{path}: does not say which command it is for. Name it, as in `submit -- train --spec {path}`, or at the top "
         f"of the file: `# Command   pel-ray train --spec {path}`"
     )
-
-
-def _parsed(words: Sequence[str]) -> dict[str, Any]:
-    """What the command will be told; wrong usage is found here and not on the cluster."""
-    from pel_ray.cli import cli
-
-    context = click.Context(cli, info_name="pel-ray")
-    command: click.Command = cli
-    arguments = list(words)
-    while isinstance(command, click.Group) and arguments:
-        name = arguments.pop(0)
-        inner = command.get_command(context, name)
-        if inner is None:
-            known = ", ".join(command.list_commands(context))
-            raise click.UsageError(f"{name!r} is no command; expected one of {known}")
-        command, context = inner, click.Context(inner, info_name=name, parent=context)
-    command.parse_args(context, arguments)
-    given = {name: value for name, value in context.params.items() if value}
-    if isinstance(command, SettingsCommand):
-        sets: dict[str, Any] = {}
-        for assignment in given.get("sets", ()):
-            assign(sets, assignment)
-        spec = read_spec(given["spec"]) if "spec" in given else {}
-        return {"out": command.model.model_fields["out"].default} | spec | sets | given
-    return given
-
-
-def _check_folders(parameters: dict[str, Any], package: Package | None) -> None:
-    """Refuses what the job would not find, or would leave in a folder of the head that goes with the job."""
-    for name, value in parameters.items():
-        if name == "out" and isinstance(value, str) and _is_relative(value):
-            raise InputError(
-                f"out {value}",
-                "a relative folder would be in a temporary place of the cluster and be lost. Give --out an absolute "
-                "path on storage that all nodes share, or an s3:// URI",
-            )
-        for path in value if isinstance(value, (list, tuple)) else [value]:
-            is_here = isinstance(path, str) and name != "spec" and _is_relative(path) and Path(path).exists()
-            if is_here and (package is None or not package.holds(path)):
-                raise InputError(
-                    f"{name} {path}",
-                    "is here but does not go to the cluster. Put it on storage that all nodes share and give its "
-                    "absolute path there, or an s3:// URI",
-                )
-
-
-def _is_relative(path: str) -> bool:
-    return "://" not in path and not Path(path).is_absolute()
 
 
 def _given(address: str | None) -> str:

@@ -17,17 +17,33 @@ WORDS = "pel_ray.words"
 """Where a context keeps the words of the command line."""
 
 
-class SettingsCommand(click.Command):
-    """A command that is all settings, so that a pipeline can run it too, or a cluster by --address."""
+class ClusterCommand(click.Command):
+    """A command that runs on a cluster with --address: the same words are sent there."""
+
+    def __init__(self, *rest: Any, **more: Any) -> None:
+        super().__init__(*rest, **more)
+        help = "Run on a cluster: its job server, as for `pel-ray submit`."
+        self.params.append(click.Option(["--address"], metavar="URL", help=help))
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[WORDS] = [*ctx.command_path.split()[1:], *args]
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        address = ctx.params.pop("address")
+        if address is None or ctx.params["only_plan"]:
+            return super().invoke(ctx)
+        from pel_ray.cli.jobs import submit_words
+
+        return submit_words(address, _without_address(ctx.meta[WORDS]))
+
+
+class SettingsCommand(ClusterCommand):
+    """A command that is all settings, so that a pipeline can run it too."""
 
     def __init__(self, *, model: type[Settings], run_settings: Callable[[Any], None], **rest: Any) -> None:
         super().__init__(**rest)
         self.model, self.run_settings = model, run_settings
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        # For --address, which sends the same words to a cluster.
-        ctx.meta[WORDS] = [*ctx.command_path.split()[1:], *args]
-        return super().parse_args(ctx, args)
 
 
 def settings_command(
@@ -49,14 +65,7 @@ def settings_command(
     fields = dict(_simple_fields(model, nested))
     positions = [argument] if isinstance(argument, str) else list(argument)
 
-    def callback(
-        spec: str | None, sets: Sequence[str], only_plan: bool, address: str | None = None, **given: Any
-    ) -> None:
-        if address is not None and not only_plan:
-            from pel_ray.cli.jobs import submit_words
-
-            submit_words(address, _without_address(click.get_current_context().meta[WORDS]))
-            return
+    def callback(spec: str | None, sets: Sequence[str], only_plan: bool, **given: Any) -> None:
         flags: dict[str, Any] = {}
         for field, value in given.items():
             if value is not None and value != ():
@@ -87,7 +96,6 @@ def settings_command(
             help="Any setting, also nested: --set a.b=c.",
         ),
         click.Option(["--plan", "only_plan"], is_flag=True, help="Print what would be done, and stop."),
-        click.Option(["--address"], metavar="URL", help="Run on a cluster: its job server, as for `pel-ray submit`."),
     ]
     return SettingsCommand(
         name=name,

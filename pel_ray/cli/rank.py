@@ -11,7 +11,10 @@ from pel_ray import console
 from pel_ray.cli.evaluate import show_evaluation
 from pel_ray.cli.options import settings_command
 from pel_ray.cli.outcomes import show_outcome
+from pel_ray.steps.distil_plan import DistilSettings
 from pel_ray.steps.evaluate import read_evaluation
+from pel_ray.steps.rank_distil import rank_distil
+from pel_ray.steps.rank_estimate import estimate_distilling, estimate_ranker
 from pel_ray.steps.rank_evaluate import RankEvaluateSettings, rank_evaluate
 from pel_ray.steps.rank_plan import RankTrainSettings
 from pel_ray.steps.rank_train import rank_train
@@ -27,6 +30,21 @@ def _train(settings: RankTrainSettings) -> None:
     show_outcome(outcome)
     console.show_counts(outcome.manifest.counts)
     console.heading(f"The ranker is in {outcome.folder / 'model'}, its curves are in {outcome.folder / 'training.png'}")
+
+
+def _distil(settings: DistilSettings) -> None:
+    outcome = rank_distil(settings)
+    show_outcome(outcome)
+    console.show_counts(outcome.manifest.counts)
+    console.heading(f"The model is in {outcome.folder / 'model'}, its curves are in {outcome.folder / 'training.png'}")
+
+
+def _plan_training(settings: RankTrainSettings) -> None:
+    console.show_table(("", ""), estimate_ranker(settings), num_text_columns=2)
+
+
+def _plan_distilling(settings: DistilSettings) -> None:
+    console.show_table(("", ""), estimate_distilling(settings), num_text_columns=2)
 
 
 def _evaluate(settings: RankEvaluateSettings) -> None:
@@ -51,6 +69,7 @@ group.add_command(
         RankTrainSettings,
         _train,
         argument="data",
+        plan=_plan_training,
         nested=True,
         help="Train a ranker on a retriever's candidates: CE, FGSM, on one worker or many.",
         example="pel-ray rank train data/hpo --vectors runs/hpo/pb --out runs/hpo/ranker",
@@ -65,5 +84,17 @@ group.add_command(
         nested=True,
         help="Measure a ranker on a split beside its retriever: accuracy, NIL, and what it changed.",
         example="pel-ray rank evaluate data/hpo --ranker runs/hpo/ranker --vectors runs/hpo/pb --out runs/hpo/ranked",
+    )
+)
+group.add_command(
+    settings_command(
+        "distil",
+        DistilSettings,
+        _distil,
+        argument="data",
+        plan=_plan_distilling,
+        nested=True,
+        help="Teach a retriever what a ranker makes of its candidates, so that it needs the ranker less.",
+        example="pel-ray rank distil data/hpo --ranker runs/hpo/ranker --vectors runs/hpo/pb --out runs/hpo/distilled",
     )
 )

@@ -9,14 +9,16 @@ import click
 import yaml
 
 from pel_ray import console
-from pel_ray.cli.options import SettingsCommand
+from pel_ray.cli.options import ClusterCommand, SettingsCommand
 from pel_ray.errors import PelRayError, SettingsError, StepFailed
 from pel_ray.pipeline import Step, only, read_pipeline, settings_of
 from pel_ray.runtime import ray_session
 from pel_ray.spec import Settings, resolve
 
 
-@click.command("run", epilog="Example: pel-ray run jobs/pipeline.yaml --set train.optimiser.epochs=1")
+@click.command(
+    "run", cls=ClusterCommand, epilog="Example: pel-ray run jobs/pipeline.yaml --set train.optimiser.epochs=1"
+)
 @click.argument("spec", metavar="SPEC")
 @click.option("--out", metavar="FOLDER", help="Folder that the steps call {out}; by default what the spec says.")
 @click.option(

@@ -57,14 +57,18 @@ class Lines:
 
     def __iter__(self) -> Iterator[tuple[int, str]]:
         number = 0
+        is_blank = True
         with _Parts(self._parts, self._on_bytes) as raw:
             stream = self._text_stream(io.BufferedReader(raw, BUFFER_BYTES))
             try:
                 for number, line in enumerate(stream, start=1):
                     text = self._decoded(line, number).rstrip("\r\n")
+                    is_blank = is_blank and not text.strip()
                     yield number, text if number > 1 else text.removeprefix("\ufeff")
             except (EOFError, gzip.BadGzipFile, zlib.error) as error:
                 raise self._broken(number + 1, error) from error
+        if is_blank:
+            raise InputError(self.name, "holds blank lines only" if number else "is empty")
 
     def checked(self, max_bytes: int) -> Iterator[CheckedLine]:
         """Every line, also those that cannot be read or are longer than `max_bytes`, which say so."""

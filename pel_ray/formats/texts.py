@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO
+from io import FileIO
 
 from pel_ray.errors import BadRecord, StorageError
 
@@ -13,7 +13,7 @@ from pel_ray.errors import BadRecord, StorageError
 class Texts:
     """Put texts in, get them out by id; only the ids and positions are held in memory."""
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: FileIO) -> None:
         self._file = file
         self._spans: dict[str, tuple[int, int]] = {}
 
@@ -21,15 +21,14 @@ class Texts:
         if document_id in self._spans:
             problem = f"document {document_id} stands twice. Ids must be unique"
             raise BadRecord(where, "document stands twice", problem)
-        content = text.encode()
+        content = memoryview(text.encode())
         try:
             self._spans[document_id] = (self._file.seek(0, 2), len(content))
-            self._file.write(content)
+            while content:
+                # On a full disk a part is written before the error.
+                content = content[self._file.write(content) :]
         except OSError as error:
-            raise StorageError(
-                f"{tempfile.gettempdir()}: cannot write the texts of the documents there: {error.strerror}. "
-                "Name a folder with more room in the environment variable TMPDIR"
-            ) from error
+            raise _cannot_write(tempfile.gettempdir(), error) from error
 
     def get(self, document_id: str) -> str | None:
         span = self._spans.get(document_id)
@@ -44,5 +43,17 @@ class Texts:
 
 @contextmanager
 def spooled_texts() -> Iterator[Texts]:
-    with tempfile.TemporaryFile(prefix="pel-ray-") as file:
+    try:
+        # Unbuffered: what a full disk refuses is an error when it is added, not when the file is closed.
+        file = tempfile.TemporaryFile(prefix="pel-ray-", buffering=0)
+    except OSError as error:
+        raise _cannot_write("temporary files", error) from error
+    with file:
         yield Texts(file)
+
+
+def _cannot_write(where: str, error: OSError) -> StorageError:
+    return StorageError(
+        f"{where}: cannot write the texts of the documents there: {error.strerror}. "
+        "Name a folder with more room in the environment variable TMPDIR"
+    )

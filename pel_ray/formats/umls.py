@@ -40,8 +40,11 @@ def read_entities(
     if definitions is None:
         tally.read("definitions", 0)
         tally.note("definitions", "there is no MRDEF.RRF")
+    unseen = set(rules.sources)
     for concept, rows, where in _concepts(names, "MRCONSO", tally):
         tally.read("concepts")
+        if unseen:
+            unseen.difference_update(row[11] for row in rows)
         entity = _entity(
             concept,
             rows,
@@ -58,6 +61,10 @@ def read_entities(
     type_rows.finish()
     if definition_rows:
         definition_rows.finish()
+    if rules.sources:
+        tally.read("vocabularies", len(rules.sources))
+    for source in sorted(unseen):
+        tally.drop("vocabularies", f"{source}: no name is of it")
 
 
 def _entity(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 import uuid
+from contextlib import suppress
 from typing import Any
 
 from pel_ray.epoch_trainer import EpochTrainer
-from pel_ray.errors import PelRayError, ResourceError, TrainingError
+from pel_ray.errors import PelRayError, ResourceError, StorageError, TrainingError
 from pel_ray.runtime import Ask
 from pel_ray.training_learner import TrainJob
 from pel_ray.vectors import Shard
@@ -24,7 +24,7 @@ def train_on_many(job: TrainJob, epoch: Shard, ask: Ask) -> dict[str, Any]:
     if job.is_done(epoch, set(job.folder.names())):
         return dict(json.loads(job.receipt_file(epoch).read_bytes()))
     _error_file(job, epoch).delete_file()
-    storage = job.state / "ray-train"
+    storage = job.folder / "ray-train"
     trainer = TorchTrainer(
         _train_as_one_of_many,
         train_loop_config={"job": job, "epoch": epoch},
@@ -33,7 +33,8 @@ def train_on_many(job: TrainJob, epoch: Shard, ask: Ask) -> dict[str, Any]:
         ),
         run_config=ray.train.RunConfig(
             name=f"{job.tag}-{epoch.number}-{uuid.uuid4().hex[:8]}",
-            storage_path=str(storage),
+            storage_path=storage.path,
+            storage_filesystem=None if storage.is_local else storage.filesystem,
             failure_config=ray.train.FailureConfig(max_failures=MAX_RESTARTS),
         ),
     )
@@ -47,7 +48,9 @@ def train_on_many(job: TrainJob, epoch: Shard, ask: Ask) -> dict[str, Any]:
                 "the same command again"
             ) from error
     finally:
-        shutil.rmtree(storage, ignore_errors=True)
+        # Ray may still be writing to it.
+        with suppress(StorageError):
+            storage.delete_folder()
     if _error_file(job, epoch).is_file():
         raise TrainingError(json.loads(_error_file(job, epoch).read_bytes())["error"])
     return dict(json.loads(job.receipt_file(epoch).read_bytes()))

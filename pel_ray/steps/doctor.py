@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import platform
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
 
 from pel_ray.console import human_bytes
+
+SHOWN = ("pel-ray", "pyarrow", "transformers", "pydantic", "click")
+"""Packages whose versions are worth knowing; of the others only what is missing is told."""
 
 
 @dataclass(frozen=True)
@@ -47,16 +50,22 @@ def _python() -> list[Finding]:
 
 
 def _packages() -> list[Finding]:
-    names = ("pel-ray", "pyarrow", "transformers", "pydantic", "click")
-    return [
-        Finding(name, _version(name) or "missing", "" if _version(name) else f"pip install {name}") for name in names
+    findings = [Finding(name, version) for name in SHOWN if (version := _version(name))]
+    try:
+        required = [line for line in metadata.requires("pel-ray") or [] if "extra ==" not in line]
+    except metadata.PackageNotFoundError:
+        return [*findings, Finding("pel-ray", "not installed", "pip install 'pel-ray[cpu]'")]
+    names = {re.split(r"[^\w.-]", line)[0]: line for line in required}
+    return findings + [
+        Finding(name, "missing", f"pip install '{line}'") for name, line in names.items() if _version(name) is None
     ]
 
 
 def _torch() -> list[Finding]:
-    if importlib.util.find_spec("torch") is None:
-        return [Finding("torch", "missing", "pip install torch")]
-    import torch
+    try:
+        import torch
+    except ImportError as error:
+        return _not_importable("torch", error)
 
     findings = [Finding("torch", f"{torch.__version__}, {torch.get_num_threads()} threads")]
     if not torch.cuda.is_available():
@@ -72,6 +81,15 @@ def _torch() -> list[Finding]:
     return findings
 
 
+def _not_importable(name: str, error: ImportError) -> list[Finding]:
+    version = _version(name)
+    if version is None:
+        # Told with the other packages.
+        return []
+    reason = " ".join(str(error).split())
+    return [Finding(name, f"{version}, cannot be imported: {reason}", f"pip install --force-reinstall {name}")]
+
+
 def _cpu_dtype() -> str:
     try:
         with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
@@ -82,19 +100,24 @@ def _cpu_dtype() -> str:
 
 
 def _faiss() -> list[Finding]:
-    flavours = [name for name in ("faiss-cpu", "faiss-gpu") if _version(name)]
-    if len(flavours) == 2:
+    # Conda calls it faiss, whatever its flavour.
+    flavours = [name for name in ("faiss-cpu", "faiss-gpu", "faiss") if _version(name)]
+    if len(flavours) > 1:
         remedy = "both are the module `faiss` and overwrite each other: pip uninstall one, then reinstall the other"
-        return [Finding("faiss", "faiss-cpu and faiss-gpu", remedy)]
+        return [Finding("faiss", " and ".join(flavours), remedy)]
     if not flavours:
         return [Finding("faiss", "missing", "pip install 'pel-ray[cpu]', or 'pel-ray[gpu]' with a CUDA GPU")]
+    try:
+        import faiss  # noqa: F401 - that it is installed does not say that its libraries are there
+    except ImportError as error:
+        return _not_importable(flavours[0], error)
     return [Finding("faiss", f"{flavours[0]} {_version(flavours[0])}")]
 
 
 def _ray() -> list[Finding]:
     version = _version("ray")
     if version is None:
-        return [Finding("ray", "missing", "pip install 'ray[data,train]'")]
+        return []
     address = os.environ.get("RAY_ADDRESS")
     return [Finding("ray", f"{version}, {f'cluster {address}' if address else 'local (RAY_ADDRESS is not set)'}")]
 

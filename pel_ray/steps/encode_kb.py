@@ -85,11 +85,11 @@ class EncodePlan:
         text = parts.settings.text
         self.token_request = Request(
             kind="tokens",
-            inputs={"kb": kb, "tokenizer": Input(path=settings.model.encoder, digest=parts.tokenizer_digest)},
+            inputs={"kb": kb, "tokenizer": Input(path=parts.named, digest=parts.tokenizer_digest)},
             settings=shared | {"template": text.template, "entity_length": text.entity_length},
         )
         self.only = _open_pool(locate(settings.only), self.kb) if settings.only else None
-        inputs = {"kb": kb, "model": Input(path=parts.settings.encoder, digest=parts.digest("entity"))}
+        inputs = {"kb": kb, "model": Input(path=parts.named, digest=parts.digest("entity"))}
         if self.only:
             inputs["only"] = self.only.as_input
         self.request = Request(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import pathlib
-import shutil
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,16 +10,16 @@ from pel_ray import console
 from pel_ray.artifacts import Work
 from pel_ray.epoch_trainer import EpochTrainer
 from pel_ray.errors import SettingsError
+from pel_ray.metrics_file import METRICS, MetricsFile
 from pel_ray.optimiser import OptimiserSettings
-from pel_ray.plots import plot_run, read_metrics
+from pel_ray.plots import plot_run
 from pel_ray.runtime import Ask, Workers
 from pel_ray.steps.data_parallel import train_on_many
 from pel_ray.steps.sharded import finish_shards
 from pel_ray.steps.train_progress import following
+from pel_ray.storage import Location
 from pel_ray.training_learner import TrainJob
 from pel_ray.vectors import Shard
-
-METRICS = "metrics.jsonl"
 
 
 def num_steps(num_mentions: int, settings: OptimiserSettings) -> int:
@@ -34,21 +32,21 @@ def train_epoch(job: TrainJob, epoch: int, num_mentions: int, carrier: Workers, 
     shard = Shard(epoch, epoch, epoch + 1)
     with following(job.metrics, epoch, num_steps(num_mentions, job.optimiser), job.optimiser.epochs):
         if ask.workers > 1 or not ask.is_local:
+            carrier.check_sees(job.folder)
             carrier.stop()
             return train_on_many(job, shard, ask)
         (receipt,) = finish_shards(carrier, EpochTrainer, job, [shard], lambda *_: None)
         return receipt
 
 
-def note_validation(metrics: pathlib.Path, epoch: int, step: int, found: Mapping[str, Any]) -> None:
+def note_validation(metrics: MetricsFile, epoch: int, step: int, found: Mapping[str, Any]) -> None:
     """A line of metrics.jsonl, once."""
-    if epoch not in {line["epoch"] for line in read_metrics(metrics)[1]}:
-        with open(metrics, "a") as file:
-            file.write(json.dumps({"step": step, "epoch": epoch, "validation": dict(found)}) + "\n")
+    if epoch not in {line["epoch"] for line in metrics.validation}:
+        metrics.append([{"step": step, "epoch": epoch, "validation": dict(found)}])
 
 
-def say_epoch(metrics: pathlib.Path, epoch: int, num_epochs: int, receipt: Mapping[str, Any], seconds: float) -> None:
-    lines = [line for line in read_metrics(metrics)[0] if epoch < line["epoch"] <= epoch + 1]
+def say_epoch(metrics: MetricsFile, epoch: int, num_epochs: int, receipt: Mapping[str, Any], seconds: float) -> None:
+    lines = [line for line in metrics.training if epoch < line["epoch"] <= epoch + 1]
     loss = sum(line["loss"] for line in lines) / len(lines)
     console.say(
         f"epoch {epoch + 1} of {num_epochs}: loss {loss:.4f}, {receipt['steps']:,} "
@@ -57,30 +55,28 @@ def say_epoch(metrics: pathlib.Path, epoch: int, num_epochs: int, receipt: Mappi
     )
 
 
-def forget_other_runs(folder: pathlib.Path, tag: str) -> None:
+def forget_other_runs(folder: Location, tag: str) -> None:
     """With --overwrite: what a run of other settings has left, which only it could go on with."""
-    if not (folder / f"state-{tag}").exists():
+    states = {name for name in folder.names() if re.fullmatch("state-[0-9a-f]{8}", name)}
+    if f"state-{tag}" not in states:
         for name in ("tokens", "vectors"):
-            shutil.rmtree(folder / name, ignore_errors=True)
-        (folder / METRICS).unlink(missing_ok=True)
-    for other in folder.glob("state-????????"):
-        if other.name != f"state-{tag}":
-            shutil.rmtree(other)
+            (folder / name).delete_folder()
+        (folder / METRICS).delete_file()
+    for other in states - {f"state-{tag}"}:
+        (folder / other).delete_folder()
 
 
-def keep_model(work: Work, model: str) -> None:
+def keep_model(work: Work, model: Location) -> None:
     """Copies the best epoch's model to model/ of the run, and counts its files."""
-    folder = pathlib.Path(work.folder.path)
-    shutil.rmtree(folder / "model", ignore_errors=True)
-    shutil.copytree(model, folder / "model")
-    for file in sorted((folder / "model").rglob("*")):
-        if file.is_file():
-            work.count(file.relative_to(folder).as_posix())
+    kept = work.folder / "model"
+    kept.delete_folder()
+    for name in model.files():
+        (kept / name).copy_from(model / name)
+        work.count(f"model/{name}")
 
 
 def draw_curves(work: Work) -> None:
-    folder = pathlib.Path(work.folder.path)
-    plot_run(folder / METRICS, folder)
+    plot_run(work.folder)
     for name in (METRICS, "training.png"):
         work.count(name)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pathlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -27,7 +26,7 @@ from pel_ray.steps.evaluation_folder import Found, write_evaluation
 from pel_ray.steps.importing import Outcome, Path
 from pel_ray.steps.searching import Pool, Search, pool_filter
 from pel_ray.steps.sharded import at_work
-from pel_ray.storage import locate
+from pel_ray.storage import Location, locate
 from pel_ray.tables import DataSet
 from pel_ray.vectors import VectorFolder
 
@@ -129,7 +128,7 @@ class EvaluatePlan:
         self.baselines = self._baselines()
         self.request = self._request()
 
-    def _judge(self) -> pathlib.Path:
+    def _judge(self) -> Location:
         """The folder of the model whose scores tell NIL."""
         if self.settings.tune_nil and not self.parts.is_saved:
             raise SettingsError(
@@ -162,7 +161,7 @@ class EvaluatePlan:
             "kb": self.data.kb.as_input,
             "mentions": self.data.mentions.as_input,
             "vectors": self.vectors.as_input,
-            "model": Input(path=str(self.parts.folder), digest=self.parts.digest("mention")),
+            "model": Input(path=self.parts.folder.address, digest=self.parts.digest("mention")),
         }
         if self.index:
             inputs["index"] = Input(path=str(self.index.folder), digest=self.index.manifest.request.fingerprint)

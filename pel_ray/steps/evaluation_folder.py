@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pathlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -19,6 +18,7 @@ from pel_ray.index import Index
 from pel_ray.nil import NilThreshold
 from pel_ray.search import Hits, PoolFilter
 from pel_ray.steps.searching import pool_sizes
+from pel_ray.storage import Location
 from pel_ray.tables import DataSet
 from pel_ray.vectors import VectorFolder
 
@@ -41,7 +41,7 @@ class Asked(Protocol):
     data: DataSet
     vectors: VectorFolder
     index: Index | None
-    judge: pathlib.Path
+    judge: Location
     threshold: NilThreshold | None
 
 
@@ -62,7 +62,7 @@ def write_evaluation(plan: Asked, mentions: GoldMentions, pools: PoolFilter | No
     content: dict[str, Any] = {
         "data": str(plan.data.kb.folder.parent),
         "split": settings.split,
-        "model": str(plan.judge),
+        "model": plan.judge.address,
         "vectors": str(plan.vectors.folder),
         "index": str(plan.index.folder) if plan.index else None,
         "policy": {

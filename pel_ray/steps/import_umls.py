@@ -78,8 +78,10 @@ def _parts(folder: Location, table: str) -> list[Location]:
         if whole in names:
             return [folder / whole]
     found = {match[1]: name for name in names if (match := _PART.fullmatch(name)) and name.startswith(f"{table}.")}
-    _refuse_gaps(folder, table, list(found))
-    return [folder / name for name in found.values()]
+    # By length first: 2 before 10.
+    suffixes = sorted(found, key=lambda suffix: (len(suffix), suffix))
+    _refuse_gaps(folder, table, suffixes)
+    return [folder / found[suffix] for suffix in suffixes]
 
 
 def _refuse_gaps(folder: Location, table: str, suffixes: list[str]) -> None:
@@ -88,7 +90,7 @@ def _refuse_gaps(folder: Location, table: str, suffixes: list[str]) -> None:
         expected = f"{int(before) + 1:0{len(before)}d}" if before.isdigit() else _next_letters(before)
         if after != expected:
             raise InputError(str(folder), f"part {expected} of {table}.RRF is missing: {before} is followed by {after}")
-    if suffixes and suffixes[0].strip("a0") not in ("", "1"):
+    if suffixes and suffixes[0].lstrip("a0") not in ("", "1"):
         raise InputError(str(folder), f"the parts of {table}.RRF begin with {suffixes[0]}: the first are missing")
 
 

@@ -102,7 +102,7 @@ class MinePlan:
             "kb": self.data.kb.as_input,
             "mentions": self.data.mentions.as_input,
             "vectors": self.vectors.as_input,
-            "model": Input(path=str(self.parts.folder), digest=self.parts.digest("mention")),
+            "model": Input(path=self.parts.folder.address, digest=self.parts.digest("mention")),
         }
         if self.audit:
             inputs["audit"] = self.audit.as_input

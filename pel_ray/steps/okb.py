@@ -23,6 +23,7 @@ from pel_ray.tables import TableFolder, write_tables
 from pel_ray.tally import Tally
 
 IsRemoved = Callable[[dict[str, Any]], bool]
+RULE_COLUMNS = ["entity_id", "types", "alternative_ids"]
 
 
 class OkbSettings(Settings):
@@ -70,8 +71,7 @@ def make_okb(settings: OkbSettings) -> list[Outcome]:
         is_removed = _rule(settings, kb, older)
         with ExitStack() as stack:
             kb_work, mention_work = (stack.enter_context(building(out / kind, requests[kind])) for kind in requests)
-            removed: set[str] = set()
-            num_removed = kb.num_rows - write_tables(kb_work, _kept_entities(kb, is_removed, removed))
+            num_removed = kb.num_rows - write_tables(kb_work, _kept_entities(kb, is_removed))
             if num_removed in (0, kb.num_rows):
                 found = f"{num_removed:,} of {kb.num_rows:,} entities would leave the KB"
                 raise SettingsError(f"{kb.folder}: {found}. Choose other types or another share")
@@ -80,7 +80,7 @@ def make_okb(settings: OkbSettings) -> list[Outcome]:
             tally.drop("entities", f"left the KB by {settings.by}", num_removed)
             kb_work.counts |= {"sources": tally.to_json(), "removed": num_removed}
             tally = Tally()
-            write_tables(mention_work, _emptied_mentions(mentions, removed, nil, tally))
+            write_tables(mention_work, _emptied_mentions(mentions, _lost_ids(kb, is_removed), nil, tally))
             mention_work.counts |= {"sources": tally.to_json(), "okb": nil.to_json()["splits"]}
     return [Outcome(out / kind, read_manifest(out / kind), done[kind] is None) for kind in requests]
 
@@ -90,7 +90,8 @@ def _rule(settings: OkbSettings, kb: TableFolder, older: TableFolder | None) -> 
         known = _all_ids(older)
         return lambda entity: known.isdisjoint((entity["entity_id"], *entity["alternative_ids"]))
     if settings.by == "share":
-        return lambda entity: position(settings.seed, entity["entity_id"]) < settings.share
+        # Not the name alone: `import obo` chooses its test terms by that, and they would all leave.
+        return lambda entity: position(settings.seed, f"okb {entity['entity_id']}") < settings.share
     present = _all_types(kb)
     names = set(find_types([word for word in settings.types if word != "okb"], present, "--types"))
     if "okb" in settings.types:
@@ -116,24 +117,31 @@ def _all_types(kb: TableFolder) -> set[str]:
     return types
 
 
-def _kept_entities(kb: TableFolder, is_removed: IsRemoved, removed: set[str]) -> Iterator[pa.Table]:
-    """The KB without what the rule removes; fills `removed` with every id of what it took out."""
+def _kept_entities(kb: TableFolder, is_removed: IsRemoved) -> Iterator[pa.Table]:
     for table in kb.tables():
-        rows = table.select(["entity_id", "types", "alternative_ids"]).to_pylist()
-        keep = [not is_removed(row) for row in rows]
-        for row, kept in zip(rows, keep, strict=True):
-            if not kept:
-                removed.update((row["entity_id"], *row["alternative_ids"]))
+        keep = [not is_removed(row) for row in table.select(RULE_COLUMNS).to_pylist()]
         yield table.filter(pa.array(keep, pa.bool_()))
 
 
+def _lost_ids(kb: TableFolder, is_removed: IsRemoved) -> set[str]:
+    """The ids that name nothing any more; an alternative id may name an entity that stays, too."""
+    lost: set[str] = set()
+    for are_removed in (True, False):
+        change = lost.update if are_removed else lost.difference_update
+        for table in kb.tables(RULE_COLUMNS):
+            for row in table.to_pylist():
+                if is_removed(row) == are_removed:
+                    change((row["entity_id"], *row["alternative_ids"]))
+    return lost
+
+
 def _emptied_mentions(
-    mentions: TableFolder, removed: set[str], nil: MentionStatistics, tally: Tally
+    mentions: TableFolder, lost_ids: set[str], nil: MentionStatistics, tally: Tally
 ) -> Iterator[pa.Table]:
-    """The mentions without removed golds; `nil` gets those that lost their last one, with the golds they had."""
+    """The mentions without golds that are lost; `nil` gets those that lost their last one, with the golds they had."""
     for table in mentions.tables():
         before = table["entity_ids"].to_pylist()
-        after = [[name for name in ids if name not in removed] for ids in before]
+        after = [[name for name in ids if name not in lost_ids] for ids in before]
         lost = [bool(old) and not new for old, new in zip(before, after, strict=True)]
         num_changed = sum(len(old) != len(new) for old, new in zip(before, after, strict=True))
         tally.read("mentions", len(before))

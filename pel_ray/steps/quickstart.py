@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from pel_ray.chance import position
-from pel_ray.encoder import SETTINGS_FILE, ModelSettings, load_model, load_parts, save_whole
+from pel_ray.encoder import SETTINGS_FILE, ModelSettings, is_saved_model, load_model, load_parts, save_whole
 from pel_ray.errors import ArtifactError, MissingPackage
 from pel_ray.golds import entities_at, gold_mentions
 from pel_ray.linker import Link, Linker
@@ -105,15 +105,15 @@ class Quickstart:
     def _untrained(self) -> str:
         """The untrained model as a folder: both towers from the same weights."""
         settings = self.settings
-        folder = pathlib.Path(settings.out) / "untrained"
-        if settings.overwrite or not folder.exists():
+        folder = locate(self.folder("untrained"))
+        if settings.overwrite or not is_saved_model(folder):
             save_whole(load_model(settings.model), folder)
-        saved = json.loads((folder / SETTINGS_FILE).read_text())["settings"]
+        saved = json.loads((folder / SETTINGS_FILE).read_bytes())["settings"]
         if ModelSettings.model_validate(saved) != load_parts(settings.model).settings:
             raise ArtifactError(
                 f"{folder} holds a model of other settings. Choose another --out folder, or pass --overwrite"
             )
-        return str(folder)
+        return folder.uri
 
     def negatives(self) -> Outcome:
         """Mines what the untrained model confuses with the right terms."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
-
 import numpy as np
 from pydantic import Field
 
@@ -27,7 +25,7 @@ from pel_ray.steps.evaluate import (
 from pel_ray.steps.evaluation_folder import Found
 from pel_ray.steps.importing import Outcome, Path
 from pel_ray.steps.rank_scoring import kb_tokens, score_candidates
-from pel_ray.storage import locate
+from pel_ray.storage import Location, locate
 
 
 class RankEvaluateSettings(EvaluateSettings):
@@ -46,7 +44,7 @@ class RankEvaluatePlan(EvaluatePlan):
     settings: RankEvaluateSettings
     ranker: RankerParts
 
-    def _judge(self) -> pathlib.Path:
+    def _judge(self) -> Location:
         self.ranker = open_ranker(self.settings.ranker)
         return self.ranker.folder
 
@@ -54,7 +52,7 @@ class RankEvaluatePlan(EvaluatePlan):
         asked = super()._request()
         inputs = dict(asked.inputs)
         inputs["retriever"] = inputs["model"]
-        inputs["model"] = Input(path=str(self.ranker.folder), digest=self.ranker.digest)
+        inputs["model"] = Input(path=self.ranker.folder.address, digest=self.ranker.digest)
         settings = dict(asked.settings) | {"num_candidates": self.settings.num_candidates}
         return Request(kind="evaluation", inputs=inputs, settings=settings)
 
@@ -82,7 +80,7 @@ def _systems(plan: RankEvaluatePlan, mentions: GoldMentions, pools: PoolFilter |
 def _ranked(plan: RankEvaluatePlan, mentions: GoldMentions, hits: Hits, site: Site) -> Hits:
     home = locate(plan.settings.out).parent
     name = f"tokens-{token_request(plan.data.kb, plan.ranker).fingerprint[:8]}"
-    beside = [locate(plan.ranker.folder).parent, plan.vectors.folder.parent]
+    beside = [plan.ranker.folder.parent, plan.vectors.folder.parent]
     tokens = kb_tokens(plan.data.kb, plan.ranker, home / name, beside, site.carrier, site.ask)
     candidates_QK = np.ascontiguousarray(hits.rows_QK[:, : plan.settings.num_candidates])
     scores_QK, site.search.seconds["scoring"] = score_candidates(

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import pathlib
 import time
-from typing import Any, cast
+from typing import Any
 
 from pel_ray import console
-from pel_ray.artifacts import MANIFEST, Work
+from pel_ray.artifacts import Work
 from pel_ray.encoder import save_whole
-from pel_ray.errors import ArtifactError
+from pel_ray.metrics_file import MetricsFile
 from pel_ray.plots import write_events
-from pel_ray.rank_candidates import Candidates, examples_of
+from pel_ray.rank_candidates import Candidates
 from pel_ray.rank_data import RankSource
 from pel_ray.rank_job import RankJob
-from pel_ray.ranker import RankerSettings, load_ranker
+from pel_ray.ranker import RANKER_FILE, RankerSettings, load_ranker
 from pel_ray.runtime import Ask, Workers
-from pel_ray.steps.epoch import METRICS, draw_curves, keep_model, note_validation, num_steps, say_epoch, train_epoch
-from pel_ray.steps.evaluate import evaluate
+from pel_ray.steps.epoch import draw_curves, keep_model, note_validation, num_steps, say_epoch, train_epoch
 from pel_ray.steps.rank_plan import RankPlan
 from pel_ray.steps.rank_scoring import kb_tokens
+from pel_ray.steps.rank_search import find_candidates, training_examples
 from pel_ray.steps.rank_validate import rank_validate
+from pel_ray.storage import Location
 
 
 class RankRounds:
@@ -31,14 +31,14 @@ class RankRounds:
         self._settings = plan.settings
         self._state = work.folder / f"state-{work.tag}"
         self._state.make_folder()
-        self._metrics = pathlib.Path(work.folder.path) / METRICS
+        self._metrics = MetricsFile.of_run(work.folder)
         self._found: dict[int, dict[str, float]] = {}
         self._receipts: list[dict[str, Any]] = []
 
     def run(self) -> None:
         optimiser, every = self._settings.optimiser, self._settings.validation.validate_every
-        trained = self._candidates(self._settings.split)
-        watched = self._candidates(self._settings.validation.validation_split)
+        splits = self._settings.split, self._settings.validation.validation_split
+        trained, watched = (find_candidates(self._settings, split, self._state, self._carrier) for split in splits)
         source = self._prepare(trained)
         job = self._job(source)
         num_mentions = len(source.examples().rows_M)
@@ -50,33 +50,20 @@ class RankRounds:
             if epoch + 1 == optimiser.epochs or (epoch + 1) % every == 0:
                 self._validate(epoch + 1, watched, source, num_mentions)
             say_epoch(self._metrics, epoch, optimiser.epochs, receipt, time.monotonic() - began)
-            write_events(self._metrics, self._metrics.parent / "tensorboard", epoch)
+            write_events(self._work.folder, epoch)
         self._finish(trained, source)
-
-    def _candidates(self, split: str) -> Candidates:
-        """What the retriever finds for a split, by an evaluation of it."""
-        out = self._state / f"candidates-{split}"
-        if not (out / MANIFEST).is_file():
-            evaluate(self._plan.search_settings(split, out.path), self._carrier)
-        return Candidates.read(out, self._settings.candidates.num_candidates)
 
     def _prepare(self, candidates: Candidates) -> RankSource:
         """The untrained ranker as a folder, the KB's word pieces, and the arrays that workers map."""
-        plan, model = self._plan, pathlib.Path(self._model(0))
-        if not model.exists():
-            save_whole(cast(Any, load_ranker(self._settings.model)), model)
+        plan, model = self._plan, self._model(0)
+        if not (model / RANKER_FILE).is_file():
+            save_whole(load_ranker(self._settings.model), model)
         # The retriever may have left the same word pieces beside its vectors.
         beside = [self._work.folder, plan.retrieval.vectors.folder.parent]
         tokens = kb_tokens(plan.data.kb, plan.parts, self._work.folder / "tokens", beside, self._carrier, self._ask)
         source = RankSource(folder=self._state, tag=self._work.tag, token_files=tokens)
         if not source.is_ready:
-            examples = examples_of(candidates, self._settings.candidates)
-            if not len(examples.rows_M):
-                raise ArtifactError(
-                    f"{plan.data.mentions.folder}: no mention of split {self._settings.split!r} has a gold among its "
-                    "candidates. Use --missing-gold append, or another retriever"
-                )
-            source.prepare(plan.data.mentions, examples, plan.parts.texts)
+            source.prepare(plan.data.mentions, training_examples(self._settings, candidates), plan.parts.texts)
         return source
 
     def _job(self, source: RankSource) -> RankJob:
@@ -86,7 +73,7 @@ class RankRounds:
             tag=self._work.tag,
             threads=self._ask.cpus,
             source=source,
-            model=RankerSettings(encoder=self._model(0)),
+            model=RankerSettings(encoder=self._model(0).uri),
             objective=settings.objective,
             optimiser=settings.optimiser,
             precision=settings.precision,
@@ -97,14 +84,14 @@ class RankRounds:
             metrics=self._metrics,
         )
 
-    def _model(self, epoch: int) -> str:
-        return str(pathlib.Path(self._state.path) / f"model-{epoch:03d}-{self._work.tag}")
+    def _model(self, epoch: int) -> Location:
+        return self._state / f"model-{epoch:03d}-{self._work.tag}"
 
     def _validate(self, epoch: int, watched: Candidates, source: RankSource, num_mentions: int) -> None:
         found = rank_validate(
             watched.with_gold(self._settings.validation.validation_mentions),
             self._plan.data.mentions,
-            RankerSettings(encoder=self._model(epoch)),
+            RankerSettings(encoder=self._model(epoch).uri),
             source.token_files,
             self._state / f"validation-{epoch:03d}",
             self._carrier,
@@ -126,12 +113,11 @@ class RankRounds:
         keep_model(self._work, self._model(best))
         draw_curves(self._work)
         num_golden = int((trained.golds.lengths > 0).sum())
-        num_missing = num_golden - int(trained.is_gold().any(1).sum())
         self._work.counts |= {
             "rows": len(examples.rows_M),
             "mentions left out: NIL": int(trained.is_nil_Q.sum()),
             "mentions left out: gold not in the KB": len(trained) - num_golden - int(trained.is_nil_Q.sum()),
-            f"gold not among the candidates: {self._settings.candidates.missing_gold}": num_missing,
+            f"gold not among the candidates: {self._settings.candidates.missing_gold}": trained.num_missing,
             "candidates": trained.entities_QK.shape[1],
             "best epoch": best,
             "validation before training": self._found[0],

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
-
 from pel_ray.artifacts import building, read_manifest
 from pel_ray.runtime import Workers
 from pel_ray.steps.epoch import check_workers, forget_other_runs
@@ -21,6 +19,6 @@ def rank_train(settings: RankTrainSettings, within: Workers | None = None) -> Ou
     with at_work(settings.resources, within) as (carrier, ask):
         check_workers(ask, settings.optimiser)
         with building(plan.out, plan.request, resumable=True) as work:
-            forget_other_runs(pathlib.Path(plan.out.path), work.tag)
+            forget_other_runs(plan.out, work.tag)
             RankRounds(plan, work, carrier, ask).run()
     return Outcome(plan.out, read_manifest(plan.out), is_new=True)

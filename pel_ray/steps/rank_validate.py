@@ -12,7 +12,7 @@ from pel_ray.rank_candidates import Candidates
 from pel_ray.ranker import RankerSettings
 from pel_ray.runtime import Workers
 from pel_ray.steps.rank_scoring import score_candidates
-from pel_ray.storage import Location
+from pel_ray.storage import Location, without_credentials
 from pel_ray.tables import TableFolder
 
 
@@ -32,7 +32,11 @@ def rank_validate(
         raise ArtifactError(f"{mentions.folder} has no mention to validate on that is not NIL")
     if not (out / MANIFEST).is_file():
         # A part of its run, known by its name: what it was made from is a part of the run's own request.
-        request = Request(kind="validation", inputs={"mentions": mentions.as_input}, settings={"model": model.encoder})
+        request = Request(
+            kind="validation",
+            inputs={"mentions": mentions.as_input},
+            settings={"model": without_credentials(model.encoder)},
+        )
         with building(out, request, resumable=True) as work:
             scores_QK, seconds = score_candidates(
                 work,

@@ -70,6 +70,5 @@ def _draw_compared(report: Report, file: pathlib.Path) -> pathlib.Path:
 
     with matplotlib.rc_context({"axes.prop_cycle": cycler(color=[run.colour for run in report.runs])}):
         labels = [Drawn(run.name, run.colour).label for run in report.runs]
-        metrics = [pathlib.Path(run.folder.path) / "metrics.jsonl" for run in report.runs]
-        plot_compared(dict(zip(labels, metrics, strict=True)), file)
+        plot_compared(dict(zip(labels, (run.folder for run in report.runs), strict=True)), file)
     return file

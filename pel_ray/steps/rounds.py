@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import pathlib
-import shutil
+import re
 import time
 from typing import Any
 
@@ -11,22 +10,15 @@ import numpy as np
 
 from pel_ray import console
 from pel_ray.artifacts import MANIFEST, Work, read_manifest
-from pel_ray.encoder import ModelSettings, load_model, load_parts, save_whole
+from pel_ray.encoder import ModelSettings, is_saved_model, load_model, load_parts, save_whole
 from pel_ray.golds import GoldMentions
+from pel_ray.metrics_file import MetricsFile
 from pel_ray.negative_folder import NegativeFolder
-from pel_ray.plots import read_metrics, write_events
+from pel_ray.plots import write_events
 from pel_ray.runtime import Ask, Workers
 from pel_ray.search import PoolFilter
 from pel_ray.steps.encode_kb import EncodePlan, EncodeSettings, encode_kb
-from pel_ray.steps.epoch import (
-    METRICS,
-    draw_curves,
-    keep_model,
-    note_validation,
-    num_steps,
-    say_epoch,
-    train_epoch,
-)
+from pel_ray.steps.epoch import draw_curves, keep_model, note_validation, num_steps, say_epoch, train_epoch
 from pel_ray.steps.mine import MineSettings, mine
 from pel_ray.steps.train_plan import TrainPlan
 from pel_ray.steps.validate import validate
@@ -48,7 +40,7 @@ class Rounds:
         self._state = work.folder / f"state-{work.tag}"
         self._state.make_folder()
         self._tokens = work.folder / "tokens"
-        self._metrics = pathlib.Path(work.folder.path) / METRICS
+        self._metrics = MetricsFile.of_run(work.folder)
         self._negatives: NegativeFolder | None = None
         self.recalls: dict[int, dict[str, Any]] = {}
         self._receipts: list[dict[str, Any]] = []
@@ -69,14 +61,14 @@ class Rounds:
                 self._validate(epoch + 1)
             self._round_seconds.append(round(time.monotonic() - began, 1))
             say_epoch(self._metrics, epoch, settings.optimiser.epochs, receipt, time.monotonic() - began)
-            write_events(self._metrics, self._metrics.parent / "tensorboard", epoch)
+            write_events(self._work.folder, epoch)
         self._finish()
 
     def _prepare(self, namesakes: list[np.ndarray], pools: PoolFilter | None) -> TrainingSource:
         """The untrained model as a folder, the KB's word pieces, and the arrays that workers map."""
         plan, settings = self._plan, self._settings
-        model = pathlib.Path(self._state.path) / f"model-000-{self._work.tag}"
-        if not model.exists():
+        model = self._model(0)
+        if not is_saved_model(model):
             save_whole(load_model(settings.model), model)
         encode_plan = EncodePlan(self._encode_settings(0))
         if encode_plan.tokens_done is None:
@@ -89,7 +81,7 @@ class Rounds:
             num_entities=plan.data.kb.num_rows,
             token_files=[self._tokens / name for name in names if name.endswith(".arrow")],
         )
-        texts = load_parts(ModelSettings(encoder=str(model))).texts
+        texts = load_parts(ModelSettings(encoder=model.uri)).texts
         pool_of = (pools.of_entity, pools.of_query) if pools else (None, None)
         source.prepare(plan.data.mentions, self._mentions, namesakes, texts, *pool_of)
         return source
@@ -101,7 +93,7 @@ class Rounds:
             tag=self._work.tag,
             threads=self._ask.cpus,
             source=source,
-            model=ModelSettings(encoder=self._model(0)),
+            model=ModelSettings(encoder=self._model(0).uri),
             objective=settings.objective,
             negatives=settings.negatives,
             optimiser=settings.optimiser,
@@ -113,16 +105,16 @@ class Rounds:
             metrics=self._metrics,
         )
 
-    def _model(self, epoch: int) -> str:
-        return str(pathlib.Path(self._state.path) / f"model-{epoch:03d}-{self._work.tag}")
+    def _model(self, epoch: int) -> Location:
+        return self._state / f"model-{epoch:03d}-{self._work.tag}"
 
     def _encode_settings(self, epoch: int, only: str | None = None) -> EncodeSettings:
         kind = "pool" if only else "vectors"
         return EncodeSettings(
             kb=join(self._settings.data, "kb"),
-            out=str((self._state / f"{kind}-{epoch:03d}").path),
-            tokens=str(self._tokens.path),
-            model=ModelSettings(encoder=self._model(epoch)),
+            out=(self._state / f"{kind}-{epoch:03d}").uri,
+            tokens=self._tokens.uri,
+            model=ModelSettings(encoder=self._model(epoch).uri),
             only=only,
             reuse=self._settings.vectors if epoch == 0 else None,
             resources=self._settings.resources,
@@ -150,14 +142,14 @@ class Rounds:
         if is_full or self._negatives is None or is_validated:
             vectors = self._encode(epoch)
         else:
-            vectors = self._encode(epoch, only=self._negatives.folder.path)
+            vectors = self._encode(epoch, only=self._negatives.folder.uri)
         mine(
             MineSettings.model_validate(
                 {
                     "data": self._settings.data,
-                    "vectors": vectors.folder.path,
-                    "out": out.path,
-                    "encoder": self._model(epoch),
+                    "vectors": vectors.folder.uri,
+                    "out": out.uri,
+                    "encoder": self._model(epoch).uri,
                     "split": self._settings.split,
                     "max_mentions": self._settings.max_mentions,
                     "num_negatives": min(settings.num_hard * EXTRA_HARD, self._plan.data.kb.num_rows - 1),
@@ -168,7 +160,7 @@ class Rounds:
             ),
             self._carrier,
         )
-        shutil.rmtree(pathlib.Path(self._state.path) / f"pool-{epoch:03d}", ignore_errors=True)
+        (self._state / f"pool-{epoch:03d}").delete_folder()
 
     def _train(self, job: RetrieverJob, epoch: int) -> dict[str, Any]:
         mined = job.with_negatives(self._negatives)
@@ -183,7 +175,7 @@ class Rounds:
             validate(
                 self._plan.data,
                 self._encode(epoch),
-                self._model(epoch),
+                self._model(epoch).uri,
                 out,
                 split=watched.validation_split,
                 num_mentions=watched.validation_mentions,
@@ -210,16 +202,17 @@ class Rounds:
         """Those of other epochs: for a KB of millions they are gigabytes each. A frozen tower has only the first."""
         if keep and self._settings.negatives.refresh == "frozen":
             return
-        for folder in pathlib.Path(self._state.path).glob("vectors-???"):
-            if int(folder.name.removeprefix("vectors-")) not in keep:
-                shutil.rmtree(folder)
+        for name in self._state.names():
+            found = re.fullmatch(r"vectors-(\d{3})", name)
+            if found and int(found[1]) not in keep:
+                (self._state / name).delete_folder()
 
     def _finish(self) -> None:
         best = self._best
         keep_model(self._work, self._model(best))
         self._encode_best(best)
         draw_curves(self._work)
-        num_missing = int(sum(line["missing_hard"] for line in read_metrics(self._metrics)[0]))
+        num_missing = int(sum(line["missing_hard"] for line in self._metrics.training))
         self._work.counts |= {
             "rows": len(self._mentions),
             "mentions left out: NIL": self._mentions.num_nil,
@@ -240,8 +233,8 @@ class Rounds:
         """The KB by the model that was kept: what evaluating, indexing and linking start from."""
         validated = 0 if self._settings.negatives.refresh == "frozen" else best
         found = self._encode_settings(validated)
-        model = str(pathlib.Path(self._work.folder.path) / "model")
-        asked = {"out": str((self._work.folder / "vectors").path), "model": ModelSettings(encoder=model)}
+        model = ModelSettings(encoder=(self._work.folder / "model").uri)
+        asked = {"out": (self._work.folder / "vectors").uri, "model": model}
         reuse = found.out if _is_finished(locate(found.out)) else None
         encode_kb(found.model_copy(update=asked | {"reuse": reuse}), self._carrier)
         self._drop_vectors(keep=set())

@@ -13,6 +13,7 @@ from pel_ray.tables import TableFolder
 
 TABLE_KINDS = ("kb", "mentions")
 CELL_WIDTH = 300
+CONTEXT_WIDTH = 120
 
 
 def show_folder(where: str, num_rows: int, *, manifest: bool = True) -> None:
@@ -53,8 +54,10 @@ def _show_one(folder: Location, num_rows: int, with_manifest: bool) -> None:
 
 def _readable(row: dict[str, Any], kind: str) -> list[tuple[str, str]]:
     if kind == "mentions":
-        text = f"{row.pop('context_left')[-120:]}[[{row.pop('mention')}]]{row.pop('context_right')[:120]}"
-        row = {"mention": text, **row, "entity_ids": row["entity_ids"] or "NIL"}
+        left, mention, right = (row.pop(name) for name in ("context_left", "mention", "context_right"))
+        before = f"...{left[-CONTEXT_WIDTH:]}" if len(left) > CONTEXT_WIDTH else left
+        after = f"{right[:CONTEXT_WIDTH]}..." if len(right) > CONTEXT_WIDTH else right
+        row = {"mention": f"{before}[[{mention}]]{after}", **row, "entity_ids": row["entity_ids"] or "NIL"}
     return [(name, _cell(value)) for name, value in row.items() if value]
 
 

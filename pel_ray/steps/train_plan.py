@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import pathlib
 from typing import Any
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from pel_ray.artifacts import Input, Request, finished
-from pel_ray.encoder import SETTINGS_FILE, ModelSettings, Precision, load_parts
+from pel_ray.encoder import ModelSettings, Precision, is_saved_model, load_parts
 from pel_ray.errors import ArtifactError, SettingsError
 from pel_ray.golds import GoldMentions, gold_mentions
 from pel_ray.names import namesakes_of
@@ -81,7 +80,7 @@ class TrainSettings(Settings):
         """The paper scores with the dot product when it trains with CE; who says otherwise gets that."""
         if isinstance(given, dict) and _at(given, "objective", "loss", "kind") == "ce":
             model = given.get("model", {})
-            is_saved = isinstance(model, dict) and (pathlib.Path(model.get("encoder", "")) / SETTINGS_FILE).is_file()
+            is_saved = isinstance(model, dict) and is_saved_model(model.get("encoder", ""))
             if isinstance(model, dict) and "similarity" not in model and not is_saved:
                 return given | {"model": model | {"similarity": "dot"}}
         return given
@@ -106,29 +105,33 @@ def check_splits(mentions: TableFolder, *wanted: str) -> None:
 class TrainPlan:
     """What is to be trained, checked before anything starts."""
 
+    fewer = "--num-negatives"
+    """What asks for fewer negatives."""
+
     def __init__(self, settings: TrainSettings) -> None:
         self.settings = settings
         self.data = DataSet.open(locate(settings.data))
         self.out = locate(settings.out)
-        if not self.out.is_local:
-            raise SettingsError(f"{settings.out}: a run appends to its files. Expected a local or mounted folder")
         self.parts = load_parts(settings.model)
         check_splits(self.data.mentions, settings.split, settings.validation.validation_split)
+        self.request = self._request()
+        self.done = finished(self.out, self.request, overwrite=settings.overwrite)
+
+    def _request(self) -> Request:
         names = "data out vectors overwrite resources checkpoint_steps keep_checkpoints log_steps model"
         # The chunk changes no result but the dropout, and lowering it is what helps when memory runs out.
         free: dict[str, Any] = dict.fromkeys(names.split(), True) | {"objective": {"chunk_tokens"}}
-        self.request = Request(
+        return Request(
             kind="run",
             inputs={
                 "kb": self.data.kb.as_input,
                 "mentions": self.data.mentions.as_input,
-                "mention model": Input(path=str(self.parts.folder), digest=self.parts.digest("mention")),
-                "entity model": Input(path=str(self.parts.folder), digest=self.parts.digest("entity")),
+                "mention model": Input(path=self.parts.folder.address, digest=self.parts.digest("mention")),
+                "entity model": Input(path=self.parts.folder.address, digest=self.parts.digest("entity")),
             },
-            settings=settings.model_dump(mode="json", exclude=free)
+            settings=self.settings.model_dump(mode="json", exclude=free)
             | {"model": self.parts.settings.model_dump(mode="json", exclude={"encoder"})},
         )
-        self.done = finished(self.out, self.request, overwrite=settings.overwrite)
 
     def mentions(self) -> GoldMentions:
         """Those of the split that have a gold in the KB."""
@@ -165,5 +168,5 @@ class TrainPlan:
             if num_left < wanted:
                 raise SettingsError(
                     f"mention {mentions.ids[number]} has only {num_left:,} entities to draw negatives from, "
-                    f"num_negatives is {wanted:,}. Lower --num-negatives, or use --pool all"
+                    f"expected {wanted:,}. Lower {self.fewer}, or use --pool all"
                 )

@@ -37,7 +37,7 @@ def validate(
         inputs={
             "mentions": data.mentions.as_input,
             "vectors": vectors.as_input,
-            "model": Input(path=encoder, digest=parts.digest("mention")),
+            "model": Input(path=parts.named, digest=parts.digest("mention")),
         },
         settings={"split": split, "num_mentions": num_mentions, "pool": pool},
     )

@@ -1,0 +1,121 @@
+"""What a command will be told on a cluster, checked here before it is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pel_ray.cli.options import SettingsCommand
+from pel_ray.errors import InputError
+from pel_ray.job_package import Package
+from pel_ray.job_specs import files_to_send, relative_to_here
+from pel_ray.kuberay import SHARED
+from pel_ray.pipeline import only, read_pipeline, settings_of
+from pel_ray.spec import assign, read_spec
+
+
+@dataclass(frozen=True)
+class Told:
+    """The words of a command, and what they come to."""
+
+    words: list[str]
+    specs: list[str]
+    """The specs it reads, as they are named."""
+    settings: list[tuple[str, dict[str, Any]]]
+    """Of the command or of the steps of a pipeline: whose they are, for a message, and the values by name."""
+
+    def check_for_job(self, package: Package) -> None:
+        """Refuses what a job would not find in its package, or would leave in a folder that goes with the job."""
+        self._check_folders(package)
+        for file in files_to_send(self.specs):
+            if not package.holds(file):
+                raise _stays_here(f"spec {file}")
+
+    def check_for_pods(self) -> None:
+        """The same for pods, which have no folders but those of their image and of the shared storage."""
+        self._check_folders(None)
+        for spec in self.specs:
+            path = Path(spec)
+            if path.is_absolute() and Path(SHARED) not in path.parents and path.exists():
+                raise InputError(
+                    f"spec {spec}",
+                    "is a file of this machine. Put it below the working directory and name it from there, or put it "
+                    f"on {SHARED}",
+                )
+
+    def _check_folders(self, package: Package | None) -> None:
+        for whose, values in self.settings:
+            for name, value in values.items():
+                if name == "out" and isinstance(value, str) and _is_relative(value):
+                    raise InputError(
+                        f"{whose}out {value}",
+                        "a relative folder would be in a temporary place of the cluster and be lost. Give --out an "
+                        "absolute path on storage that all nodes share, or an s3:// URI",
+                    )
+                for path in value if isinstance(value, (list, tuple)) else [value]:
+                    is_here = isinstance(path, str) and name != "spec" and _is_relative(path) and Path(path).exists()
+                    if is_here and (package is None or not package.holds(path)):
+                        raise _stays_here(f"{whose}{name} {path}")
+
+
+def told_by(words: Sequence[str]) -> Told:
+    """Parses the words as the command will: wrong usage is found here."""
+    command, context, rest = _found(words)
+    command.parse_args(context, rest)
+    given = {name: value for name, value in context.params.items() if value}
+    spec = given.get("spec")
+    if spec is None:
+        return Told(list(words), [], [("", _with_defaults(command, {}, given))])
+    named = relative_to_here(spec)
+    words = [named if word == spec else f"--spec={named}" if word == f"--spec={spec}" else word for word in words]
+    if isinstance(command, SettingsCommand):
+        return Told(words, [named], [("", _with_defaults(command, read_spec(spec), given))])
+    pipeline = read_pipeline(spec, given.get("sets", ()), given.get("out"))
+    steps = only(pipeline.steps, given.get("patterns", ()))
+    settings = [
+        (f"step {step.name}: ", _with_defaults(_found(step.run.split())[0], settings_of(step), {})) for step in steps
+    ]
+    specs = [named, *(step.spec for step in steps if step.spec)]
+    return Told(words, specs, [("", {"out": pipeline.out}), *settings])
+
+
+def _found(words: Sequence[str]) -> tuple[click.Command, click.Context, list[str]]:
+    """The command that these words name, and the words that it is given."""
+    from pel_ray.cli import cli
+
+    context = click.Context(cli, info_name="pel-ray")
+    command: click.Command = cli
+    rest = list(words)
+    while isinstance(command, click.Group) and rest:
+        name = rest.pop(0)
+        inner = command.get_command(context, name)
+        if inner is None:
+            known = ", ".join(command.list_commands(context))
+            raise click.UsageError(f"{name!r} is no command; expected one of {known}")
+        command, context = inner, click.Context(inner, info_name=name, parent=context)
+    return command, context, rest
+
+
+def _with_defaults(command: click.Command, spec: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """In the order in which one wins over the other."""
+    defaults = {"out": command.model.model_fields["out"].default} if isinstance(command, SettingsCommand) else {}
+    sets: dict[str, Any] = {}
+    for assignment in given.get("sets", ()):
+        assign(sets, assignment)
+    return {**defaults, **spec, **sets, **given}
+
+
+def _stays_here(what: str) -> InputError:
+    return InputError(
+        what,
+        "is here but does not go to the cluster. Put it on storage that all nodes share and give its absolute path "
+        "there, or an s3:// URI",
+    )
+
+
+def _is_relative(path: str) -> bool:
+    return "://" not in path and not Path(path).is_absolute()
