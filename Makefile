@@ -13,7 +13,7 @@ run: setup
 test: setup lint
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-# The long form of the cluster tests: nodes killed in every step.
+# The long form of the cluster tests: nodes and one of several workers killed in every step.
 test-cluster: setup
 	$(BIN)/pytest -m cluster
 

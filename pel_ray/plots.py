@@ -16,15 +16,17 @@ BEST_BY = ("recall@1", "accuracy")
 """What validation chooses the best epoch by: of retrievers, of rankers."""
 
 
-def write_events(run: Location, after_epoch: float) -> None:
+def write_events(run: Location, after_epoch: int) -> None:
     """TensorBoard events of the lines after an epoch; those of an earlier try of the same steps are purged."""
     from tensorboardX import SummaryWriter
 
     metrics = MetricsFile.of_run(run)
     every = metrics.training + metrics.validation
     lines = [line for line in every if line["epoch"] > after_epoch or line["epoch"] == after_epoch == 0]
+    purged = min((line["step"] for line in lines), default=0)
     with tempfile.TemporaryDirectory() as scratch:
-        with SummaryWriter(scratch, purge_step=min((line["step"] for line in lines), default=0)) as writer:
+        # Files are called by the second, and two epochs may end within one.
+        with SummaryWriter(scratch, purge_step=purged, filename_suffix=f".epoch-{after_epoch + 1:03d}") as writer:
             for line in lines:
                 for name, value in (line | line.get("validation", {})).items():
                     if isinstance(value, (int, float)) and name not in ("step", "epoch"):

@@ -181,6 +181,7 @@ def test_two_workers_take_the_steps_of_one(undisturbed: Path, of_two: Path) -> N
     assert recalls[0] == recalls[1]
 
 
+@pytest.mark.cluster
 def test_one_of_two_workers_killed_changes_nothing(home: Path, of_two: Path, tmp_path: Path) -> None:
     asked = settings(home, tmp_path / "out", resources={"workers": 2, "cpus": 1})
     run_and_kill(lambda: train(asked), lambda: num_lines(tmp_path / "out") >= 6)
