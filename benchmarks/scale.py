@@ -22,6 +22,7 @@ import numpy as np
 from _figures import Figures
 from _simulation import MOST_WORKERS, SHARD_ROWS, Costs, first_bottleneck, savings, simulated
 from encode import encode, import_kb, ray_with, write_kb
+from search import generate, make_queries
 
 from pel_ray.artifacts import Request, building
 from pel_ray.encoder import ModelSettings, Parts, load_parts
@@ -30,7 +31,9 @@ from pel_ray.shard_search import SearchJob, ShardSearcher
 from pel_ray.shard_work import ShardJob, ShardWorker
 from pel_ray.steps.sharded import finish_shards
 from pel_ray.storage import locate
-from pel_ray.vectors import Shard, VectorFolder, plan_shards
+from pel_ray.vectors import Shard, plan_shards
+
+NUM_GENERATED = 48 * 8192
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,10 +80,10 @@ def rates_of_encoding(home: Path, parts: Parts, num_rows: int) -> dict[int, floa
 
 
 def rates_of_searching(home: Path, num_queries: int) -> dict[int, float]:
-    """Vectors a second over all queries, by the clock from the first answer to the last."""
-    vectors = VectorFolder.open(locate(home / "vectors-1"))
+    """Generated vectors a second over all queries, by the clock from when all workers answer to the last answer."""
+    vectors = generate(home / "generated", NUM_GENERATED)
     queries = home / "queries.npy"
-    np.save(queries, np.random.default_rng(0).standard_normal((num_queries, vectors.dimension)).astype(np.float32))
+    np.save(queries, make_queries(vectors, num_queries))
     rates = {}
     for num_workers in (1, 2, 4):
         with ray_with(4), contextlib.redirect_stderr(io.StringIO()):
@@ -95,9 +98,11 @@ def rates_of_searching(home: Path, num_queries: int) -> dict[int, float]:
                     carrier, ShardSearcher, job, groups, lambda *_, seen=times: seen.append(time.perf_counter())
                 )
             third = len(times) // 3
-            rates[num_workers] = 64 * (len(times) - 1 - third) / (times[-1] - times[third])
+            per_group = NUM_GENERATED / len(groups)
+            rates[num_workers] = per_group * (len(times) - 1 - third) / (times[-1] - times[third])
         print(
-            f"search, {num_workers} workers: {rates[num_workers]:.0f} vectors/s for {num_queries:,} queries", flush=True
+            f"search, {num_workers} workers: {rates[num_workers]:,.0f} vectors/s for {num_queries:,} queries",
+            flush=True,
         )
     return rates
 
@@ -125,13 +130,13 @@ def main() -> None:
     parts = load_parts(ModelSettings(layers=1 if quick else 3))
     with tempfile.TemporaryDirectory() as temporary:
         home = Path(temporary)
-        kb = import_kb(home / "all", 1536 if quick else 4096)
+        kb = import_kb(home / "all", 1536 if quick else 3072)
         write_kb(home / "kb", [row for table in kb.tables() for row in table.to_pylist()])
         each = coordination(home, 100 if quick else 300)
         print(f"a shard without work: {1000 * each:.1f} ms of a worker and the driver", flush=True)
         encoding = rates_of_encoding(home, parts, kb.num_rows)
         if not quick:
-            rates_of_searching(home, 4096)
+            rates_of_searching(home, 1024)
     share = each / (each + SHARD_ROWS / encoding[1])
     figures.at_most("scale_coordination_share_of_a_shard_here", share, 0.05)
     show_simulation(Costs(driver_seconds=each))
