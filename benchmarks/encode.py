@@ -281,10 +281,10 @@ def main() -> None:
     parts = load_parts(ModelSettings())
     with tempfile.TemporaryDirectory() as temporary:
         home = Path(temporary)
-        kb = import_kb(home / "some", 4000 if quick else 24_000)
+        kb = import_kb(home / "some", 4000 if quick else 29_000)
         rows = [row for table in kb.tables() for row in table.to_pylist()]
-        against_others(parts, rows[: 2000 if quick else 3200], figures)
-        pieces = parts.texts.entities(rows[: 2000 if quick else 3200])
+        against_others(parts, rows[:2000], figures)
+        pieces = parts.texts.entities(rows[:2000])
         base = utilisation(bert_base_tower(parts, 2), parts.settings, pieces[: len(pieces) // 2], BATCH_TOKENS)
         figures.at_least("encode_utilisation_bert_base_shape", base, 0.75)
         minilm = utilisation(load_tower(parts, "entity"), parts.settings, pieces, BATCH_TOKENS)
