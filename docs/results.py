@@ -1,7 +1,7 @@
 """Builds docs/results.md and its figures from the run folders of jobs/paper/open: no figure in it is written by hand.
 
-What a table says, and which of the paper's orderings it shows, is computed here; docs/results/notes.md holds the words
-about it. Rows that were not run are listed as such.
+What a table says, and which of the paper's orderings it shows, is computed here; docs/results/notes.md, where it is
+there, holds the words about it. Rows that were not run are listed as such.
 
     python docs/results.py [RUNS]         RUNS is runs/paper/open unless you say otherwise
 """
@@ -296,7 +296,9 @@ def main() -> None:
     if not runs.folder.is_dir():
         sys.exit(f"{runs.folder} is not there: run the pipelines in jobs/paper/open first")
     out = DOCS / "results"
-    text = page(runs, figures(runs, out), (out / "notes.md").read_text())
+    drawn = figures(runs, out)
+    notes = out / "notes.md"
+    text = page(runs, drawn, notes.read_text() if notes.is_file() else "")
     (DOCS / "results.md").write_text(text)
     print(f"{DOCS / 'results.md'}: {text.count(NOT_RUN)} rows or figures not run")
 
