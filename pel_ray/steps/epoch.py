@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from pel_ray import console
 from pel_ray.artifacts import Work
@@ -20,6 +20,24 @@ from pel_ray.steps.train_progress import following
 from pel_ray.storage import Location
 from pel_ray.training_learner import TrainJob
 from pel_ray.vectors import Shard
+
+
+class Trained(Protocol):
+    """What the settings of every training say."""
+
+    optimiser: Any
+    precision: Any
+    checkpoint_steps: int
+    keep_checkpoints: int
+    log_steps: int
+    seed: int
+
+
+def job_basics(settings: Trained, state: Location, tag: str, ask: Ask, metrics: MetricsFile) -> dict[str, Any]:
+    """What every TrainJob is told, whatever it trains."""
+    names = "optimiser precision checkpoint_steps keep_checkpoints log_steps seed".split()
+    told = {name: getattr(settings, name) for name in names}
+    return told | {"folder": state, "tag": tag, "threads": ask.cpus, "metrics": metrics}
 
 
 def num_steps(num_mentions: int, settings: OptimiserSettings) -> int:

@@ -15,7 +15,7 @@ from pel_ray.rank_data import RankSource
 from pel_ray.rank_job import RankJob
 from pel_ray.ranker import RANKER_FILE, RankerSettings, load_ranker
 from pel_ray.runtime import Ask, Workers
-from pel_ray.steps.epoch import draw_curves, keep_model, note_validation, num_steps, say_epoch, train_epoch
+from pel_ray.steps.epoch import draw_curves, job_basics, keep_model, note_validation, num_steps, say_epoch, train_epoch
 from pel_ray.steps.rank_plan import RankPlan
 from pel_ray.steps.rank_scoring import kb_tokens
 from pel_ray.steps.rank_search import find_candidates, training_examples
@@ -69,19 +69,10 @@ class RankRounds:
     def _job(self, source: RankSource) -> RankJob:
         settings = self._settings
         return RankJob(
-            folder=self._state,
-            tag=self._work.tag,
-            threads=self._ask.cpus,
             source=source,
             model=RankerSettings(encoder=self._model(0).uri),
             objective=settings.objective,
-            optimiser=settings.optimiser,
-            precision=settings.precision,
-            checkpoint_steps=settings.checkpoint_steps,
-            keep_checkpoints=settings.keep_checkpoints,
-            log_steps=settings.log_steps,
-            seed=settings.seed,
-            metrics=self._metrics,
+            **job_basics(settings, self._state, self._work.tag, self._ask, self._metrics),
         )
 
     def _model(self, epoch: int) -> Location:

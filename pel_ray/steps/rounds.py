@@ -18,7 +18,7 @@ from pel_ray.plots import write_events
 from pel_ray.runtime import Ask, Workers
 from pel_ray.search import PoolFilter
 from pel_ray.steps.encode_kb import EncodePlan, EncodeSettings, encode_kb
-from pel_ray.steps.epoch import draw_curves, keep_model, note_validation, num_steps, say_epoch, train_epoch
+from pel_ray.steps.epoch import draw_curves, job_basics, keep_model, note_validation, num_steps, say_epoch, train_epoch
 from pel_ray.steps.mine import MineSettings, mine
 from pel_ray.steps.train_plan import TrainPlan
 from pel_ray.steps.validate import validate
@@ -89,20 +89,11 @@ class Rounds:
     def _job(self, source: TrainingSource) -> RetrieverJob:
         settings = self._settings
         return RetrieverJob(
-            folder=self._state,
-            tag=self._work.tag,
-            threads=self._ask.cpus,
             source=source,
             model=ModelSettings(encoder=self._model(0).uri),
             objective=settings.objective,
             negatives=settings.negatives,
-            optimiser=settings.optimiser,
-            precision=settings.precision,
-            checkpoint_steps=settings.checkpoint_steps,
-            keep_checkpoints=settings.keep_checkpoints,
-            log_steps=settings.log_steps,
-            seed=settings.seed,
-            metrics=self._metrics,
+            **job_basics(settings, self._state, self._work.tag, self._ask, self._metrics),
         )
 
     def _model(self, epoch: int) -> Location:
