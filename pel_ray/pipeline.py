@@ -52,7 +52,7 @@ def read_pipeline(spec: str, sets: Sequence[str], out: str | None) -> PipelineSe
     values: dict[str, Any] = dict(found.values)
     for assignment in sets:
         if _is_value(assignment):
-            _check_known(assignment, assignment.partition("=")[0], list(values), "a value")
+            _check_known(f"--set {assignment}", assignment.partition("=")[0], list(values), "a value")
             assign(values, assignment)
     steps = [step for group in _groups(found.steps) for step in _rounds(group, values | {"out": found.out})]
     names = [step.name for step in steps]

@@ -43,11 +43,19 @@ def mention(number: int) -> dict[str, Any]:
 
 
 def write_ranking_set(home: Path) -> Path:
+    return write_retriever_set(
+        home,
+        [entity(number) for number in range(NUM_ENTITIES)],
+        [mention(number) for number in range(NUM_MENTIONS)],
+    )
+
+
+def write_retriever_set(home: Path, entities: list[dict[str, Any]], mentions: list[dict[str, Any]]) -> Path:
     """A folder with an encoder `tiny`, a retriever `model`, a data set `set` and the KB's vectors `vectors`."""
     write_encoder(home / "tiny")
     save_whole(load_model(ModelSettings(encoder=str(home / "tiny"), pooling="mention")), home / "model")
-    write_jsonl(home / "kb.jsonl", [entity(number) for number in range(NUM_ENTITIES)])
-    write_jsonl(home / "mentions.jsonl", [mention(number) for number in range(NUM_MENTIONS)])
+    write_jsonl(home / "kb.jsonl", entities)
+    write_jsonl(home / "mentions.jsonl", mentions)
     files = {"kb": [str(home / "kb.jsonl")], "mentions": [str(home / "mentions.jsonl")]}
     import_jsonl(JsonlSettings(out=str(home / "set"), **files))
     given = {"kb": str(home / "set"), "out": str(home / "vectors"), "model": {"encoder": str(home / "model")}}

@@ -23,6 +23,7 @@ from pel_ray.ragged import Ragged
 from pel_ray.rank_candidates import Examples
 from pel_ray.ranker import RankerSettings, load_ranker
 from pel_ray.reranker import Reranker
+from pel_ray.spec import merged
 from pel_ray.steps.distil_plan import DistilSettings
 from pel_ray.steps.evaluate import EvaluateSettings, evaluate
 from pel_ray.steps.rank_distil import rank_distil
@@ -170,9 +171,7 @@ def settings(home: Path, out: Path, **more: Any) -> DistilSettings:
         "log_steps": 1,
         "resources": ONE_WORKER,
     }
-    for name, value in more.items():
-        given[name] = given[name] | value if isinstance(value, dict) and name in given else value
-    return DistilSettings.model_validate(given)
+    return DistilSettings.model_validate(merged(given, more))
 
 
 @pytest.fixture(scope="module")

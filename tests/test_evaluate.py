@@ -11,13 +11,13 @@ import pytest
 from sklearn.metrics import average_precision_score
 
 from pel_ray import ModelSettings, load_model
-from pel_ray.encoder import save_whole
 from pel_ray.errors import PelRayError
 from pel_ray.nil import read_threshold
 from pel_ray.steps.encode_kb import EncodeSettings, encode_kb
 from pel_ray.steps.evaluate import EvaluateSettings, evaluate, read_evaluation
 from tests.conftest import RunCommand
-from tests.models import WORDS, write_encoder
+from tests.models import WORDS
+from tests.ranking_set import write_retriever_set
 from tests.reading import rows_of
 from tests.samples import write_jsonl
 
@@ -58,18 +58,11 @@ def mention(number: int) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory, ray_here: None) -> Path:
     """A folder with a saved model `model`, a data set `set` and the KB's vectors `vectors`."""
-    from pel_ray.steps.import_jsonl import JsonlSettings, import_jsonl
-
-    home = tmp_path_factory.mktemp("evaluate")
-    write_encoder(home / "tiny")
-    save_whole(load_model(ModelSettings(encoder=str(home / "tiny"), pooling="mention")), home / "model")
-    write_jsonl(home / "kb.jsonl", [entity(number) for number in range(NUM_ENTITIES)])
-    write_jsonl(home / "mentions.jsonl", [mention(number) for number in range(NUM_MENTIONS)])
-    files = {"kb": [str(home / "kb.jsonl")], "mentions": [str(home / "mentions.jsonl")]}
-    import_jsonl(JsonlSettings(out=str(home / "set"), **files))
-    given = {"kb": str(home / "set"), "out": str(home / "vectors"), "model": {"encoder": str(home / "model")}}
-    encode_kb(EncodeSettings.model_validate(given | {"resources": ONE_WORKER}))
-    return home
+    return write_retriever_set(
+        tmp_path_factory.mktemp("evaluate"),
+        [entity(number) for number in range(NUM_ENTITIES)],
+        [mention(number) for number in range(NUM_MENTIONS)],
+    )
 
 
 def settings(home: Path, out: Path, **more: Any) -> EvaluateSettings:

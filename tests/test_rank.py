@@ -30,6 +30,7 @@ from pel_ray.rank_objective import RankBatch, RankObjective, RankObjectiveSettin
 from pel_ray.rank_pairs import pair_texts
 from pel_ray.ranker import Ranker, RankerSettings, load_ranker
 from pel_ray.reranker import Reranker
+from pel_ray.spec import merged
 from pel_ray.steps.evaluate import read_evaluation
 from pel_ray.steps.rank_evaluate import RankEvaluateSettings, rank_evaluate
 from pel_ray.steps.rank_plan import RankTrainSettings
@@ -252,9 +253,7 @@ def train_settings(home: Path, out: Path, **more: Any) -> RankTrainSettings:
         "log_steps": 1,
         "resources": ONE_WORKER,
     }
-    for name, value in more.items():
-        given[name] = given[name] | value if isinstance(value, dict) and name in given else value
-    return RankTrainSettings.model_validate(given)
+    return RankTrainSettings.model_validate(merged(given, more))
 
 
 @pytest.fixture(scope="module")

@@ -24,6 +24,13 @@ def show_outcomes(outcomes: Sequence[Outcome], out: str) -> None:
         console.say(f"golds not compared with the KB: {error}")
 
 
+def show_training(outcome: Outcome, made: str) -> None:
+    """What a training has left, which is called `made`."""
+    show_outcome(outcome)
+    console.show_counts(outcome.manifest.counts)
+    console.heading(f"{made} is in {outcome.folder / 'model'}, its curves are in {outcome.folder / 'training.png'}")
+
+
 def show_outcome(outcome: Outcome) -> None:
     manifest = outcome.manifest
     state = f"done in {manifest.seconds:.1f} s" if outcome.is_new else "already done, nothing to do"

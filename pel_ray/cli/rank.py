@@ -10,7 +10,7 @@ import click
 from pel_ray import console
 from pel_ray.cli.evaluate import show_evaluation
 from pel_ray.cli.options import settings_command
-from pel_ray.cli.outcomes import show_outcome
+from pel_ray.cli.outcomes import show_outcome, show_training
 from pel_ray.steps.distil_plan import DistilSettings
 from pel_ray.steps.evaluate import read_evaluation
 from pel_ray.steps.rank_distil import rank_distil
@@ -26,17 +26,11 @@ group = click.Group(
 
 
 def _train(settings: RankTrainSettings) -> None:
-    outcome = rank_train(settings)
-    show_outcome(outcome)
-    console.show_counts(outcome.manifest.counts)
-    console.heading(f"The ranker is in {outcome.folder / 'model'}, its curves are in {outcome.folder / 'training.png'}")
+    show_training(rank_train(settings), "The ranker")
 
 
 def _distil(settings: DistilSettings) -> None:
-    outcome = rank_distil(settings)
-    show_outcome(outcome)
-    console.show_counts(outcome.manifest.counts)
-    console.heading(f"The model is in {outcome.folder / 'model'}, its curves are in {outcome.folder / 'training.png'}")
+    show_training(rank_distil(settings), "The model")
 
 
 def _plan_training(settings: RankTrainSettings) -> None:

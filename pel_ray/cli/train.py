@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from pel_ray import console
 from pel_ray.cli.options import settings_command
-from pel_ray.cli.outcomes import show_outcome
+from pel_ray.cli.outcomes import show_training
 from pel_ray.steps.train import train
 from pel_ray.steps.train_estimate import estimate
 from pel_ray.steps.train_plan import TrainSettings
 
 
 def run(settings: TrainSettings) -> None:
-    outcome = train(settings)
-    show_outcome(outcome)
-    console.show_counts(outcome.manifest.counts)
-    console.heading(f"The model is in {outcome.folder / 'model'}, its curves are in {outcome.folder / 'training.png'}")
+    show_training(train(settings), "The model")
 
 
 def _plan(settings: TrainSettings) -> None:
