@@ -38,16 +38,16 @@ class Node:
         return pid
 
     def ask_to_end(self) -> None:
-        self._ours = {pid: _began(pid) for pid in descendants(self.process.pid)}
+        self._ours = {pid: began(pid) for pid in descendants(self.process.pid)}
         self.process.terminate()
 
     def end(self) -> None:
         """Ends every process that the node had when it was asked to, by pid."""
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(5)
-        for pid, began in self._ours.items():
+        for pid, since in self._ours.items():
             # A number may have gone to a new process, of somebody else.
-            if began and _began(pid) == began:
+            if since and is_running(pid, since):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         self.process.kill()
@@ -155,11 +155,17 @@ def ray_nodes(num_workers: int = 1, num_cpus: int = 1) -> Iterator[Cluster]:
             node.ask_to_end()
         for node in cluster.nodes:
             node.end()
-        # Of a node whose own process was killed before it could end them.
-        for pid in processes_of(cluster):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: not _killed(cluster), SECONDS_TO_END)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _killed(cluster: Cluster) -> list[int]:
+    """Of a node whose own process was killed before it could end them; one of them may start another meanwhile."""
+    pids = processes_of(cluster)
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return pids
 
 
 def processes_of(cluster: Cluster) -> list[int]:
@@ -204,7 +210,13 @@ def _program(pid: int) -> str:
         return ""
 
 
-def _began(pid: int) -> str:
+def is_running(pid: int, since: str) -> bool:
+    """Not a new process with an old number, and not one that ended and only waits for its parent to ask how."""
+    fields = _stat(pid)
+    return bool(fields) and fields[19] == since and fields[0] not in "ZX"
+
+
+def began(pid: int) -> str:
     fields = _stat(pid)
     return fields[19] if fields else ""
 

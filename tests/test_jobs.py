@@ -25,7 +25,16 @@ from pel_ray.vectors import VectorFolder
 from tests.conftest import RunCommand
 from tests.killing import wait_for
 from tests.models import write_encoder
-from tests.ray_nodes import Cluster, descendants, environment_without_ray, free_port, processes_of, ray_nodes
+from tests.ray_nodes import (
+    Cluster,
+    began,
+    descendants,
+    environment_without_ray,
+    free_port,
+    is_running,
+    processes_of,
+    ray_nodes,
+)
 from tests.reading import rows_of
 from tests.samples import KB_ROWS, write_jsonl
 
@@ -37,9 +46,9 @@ SECONDS = 120
 def cluster() -> Iterator[Cluster]:
     with ray_nodes(num_workers=2, num_cpus=1) as cluster:
         yield cluster
-        pids = [pid for node in cluster.nodes for pid in (node.process.pid, node.raylet_pid())]
+        pids = {pid: began(pid) for node in cluster.nodes for pid in (node.process.pid, node.raylet_pid())}
     assert not cluster.folder.exists()
-    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 20)
+    wait_for(lambda: not any(is_running(pid, since) for pid, since in pids.items()))
 
 
 @pytest.fixture(scope="module")
@@ -322,11 +331,11 @@ def test_an_exit_code_is_never_that_of_success_unless_the_job_succeeded() -> Non
 def test_all_processes_of_a_cluster_end_with_it_also_after_an_error_and_a_killed_node() -> None:
     with pytest.raises(ZeroDivisionError), ray_nodes(num_workers=0) as cluster:
         (head,) = cluster.nodes
-        pids = [head.process.pid, *descendants(head.process.pid)]
+        pids = {pid: began(pid) for pid in (head.process.pid, *descendants(head.process.pid))}
         # Now nobody tells its children to end.
         head.process.kill()
         raise ZeroDivisionError
-    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 20)
+    wait_for(lambda: not any(is_running(pid, since) for pid, since in pids.items()))
     assert len(pids) > 4 and not processes_of(cluster) and not cluster.folder.exists()
 
 
