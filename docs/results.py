@@ -3,7 +3,7 @@
 What a table says, and which of the paper's orderings it shows, is computed here; docs/results/notes.md, where it is
 there, holds the words about it. Rows that were not run are listed as such.
 
-    python docs/results.py [RUNS]         RUNS is runs/paper/open unless you say otherwise
+    python docs/results.py [RUNS [DOCS]]      from runs/paper/open to this folder, unless you say otherwise
 """
 
 from __future__ import annotations
@@ -13,13 +13,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from pel_ray.artifacts import MANIFEST, Manifest, read_manifest
 from pel_ray.evaluation_file import EvaluationFile, Figure, Row, read_evaluation
 from pel_ray.evaluation_plots import Drawn, plot_nil
+from pel_ray.metrics import Bootstrap
 from pel_ray.plots import plot_compared
+from pel_ray.rank_candidates import Candidates
 from pel_ray.storage import locate
+from pel_ray.tables import TableFolder
 
-DOCS = Path(__file__).parent
 SEEDS = (1, 2)
 MICRO, MACRO = "micro", "macro over worlds"
 NOT_RUN = "not run"
@@ -126,10 +132,12 @@ def retrieval_table(runs: Runs, folder: str, paper: Mapping[str, Sequence[float]
         for row, figures in paper.items()
     ]
     untrained = runs.evaluation(folder, "untrained", "test")
-    for number, system in enumerate(untrained.systems if untrained else ()):
-        figures = row_of(untrained, name, system).figures
-        at_64 = figures["recall@64"].value
-        rows.append([system if number else "untrained", shown(figures["recall@1"]), "", "", f"{at_64:.3f}", "", ""])
+    if untrained:
+        for system in untrained.systems:
+            figures = row_of(untrained, name, system).figures
+            at_64 = f"{figures['recall@64'].value:.3f}"
+            named = "untrained" if system == next(iter(untrained.systems)) else system
+            rows.append([named, shown(figures["recall@1"]), "", "", at_64, "", ""])
     if found := runs.figures(folder, "mnrl", name):
         rows.append(["MultipleNegativesRankingLoss", *seed_cells(found), "", ""])
     return table(head, rows)
@@ -150,12 +158,12 @@ def nil_table(runs: Runs) -> str:
 def ranker_table(runs: Runs) -> str:
     rows = []
     for row, paper in RANKER.items():
-        evaluation = runs.evaluation("ranker", row, "test")
+        evaluation, tested = runs.evaluation("ranker", row, "test"), runs.manifest("ranker", row, "test")
         cells = [NOT_RUN, "", ""]
-        if evaluation:
+        if evaluation and tested:
             ranker, retriever = (row_of(evaluation, system=system).figures for system in list(evaluation.systems)[:2])
-            k = next(name for name in retriever if name == f"recall@{evaluation.policy['candidates']}")
-            cells = [shown(retriever["recall@1"]), shown(ranker["recall@1"]), shown(retriever[k])]
+            ceiling = retriever[f"recall@{tested.request.settings['num_candidates']}"]
+            cells = [shown(retriever["recall@1"]), shown(ranker["recall@1"]), shown(ceiling)]
         rows.append([name_of(row), *cells, of_paper((paper,), 0)])
     return table(["candidates by", "retriever alone", "with the ranker", "ceiling", "paper"], rows)
 
@@ -187,35 +195,63 @@ ORDERINGS = (
     Ordering("mixed above random negatives, Pb", "pb-mixed", "pb-random"),
 )
 WITH_FGSM = tuple(
-    Ordering(f"FGSM does not hurt, {name_of(row)}", f"{row}-fgsm", row)
+    Ordering(f"FGSM above none, {name_of(row)}", f"{row}-fgsm", row)
     for row in ("ce-random", "ce-mixed", "pb-random", "pb-mixed")
 )
 
 
+@dataclass(frozen=True)
+class Paired:
+    """recall@1 of two rows on the same mentions, as means over seeds, and the interval of their difference."""
+
+    runs: Runs
+    folder: str
+    name: str
+
+    def hits(self, row: str) -> np.ndarray | None:
+        """For each mention, in how many of the seeds its gold came first (a share)."""
+        folders = [self.runs.folder / self.folder / row / f"seed-{seed}" / "test" for seed in SEEDS]
+        found = [Candidates.read(locate(folder), 1) for folder in folders if (folder / MANIFEST).is_file()]
+        return np.mean([candidates.is_gold()[:, 0] for candidates in found], axis=0) if found else None
+
+    def gain(self, first: str, second: str) -> np.ndarray | None:
+        """For each mention."""
+        one, other = self.hits(first), self.hits(second)
+        return None if one is None or other is None else one - other
+
+    def cells(self, gain_Q: np.ndarray | None) -> list[str]:
+        """The difference, its interval, and what it says of a claim that it is above zero."""
+        if gain_Q is None:
+            return [NOT_RUN, ""]
+        documents, masks = self._mentions()
+
+        def figure(weights_Q: np.ndarray) -> float:
+            sums = [(weights_Q[mask] @ gain_Q[mask], weights_Q[mask].sum()) for mask in masks]
+            return float(np.mean([above / below for above, below in sums if below]))
+
+        low, high = Bootstrap(documents).interval(figure)
+        verdict = "holds" if low > 0 else "reversed" if high < 0 else "not shown: zero is in the interval"
+        return [f"{figure(np.ones(len(gain_Q))):+.3f} [{low:+.3f}, {high:+.3f}]", verdict]
+
+    def _mentions(self) -> tuple[list[str], list[np.ndarray]]:
+        """The documents of the test mentions, and a mask of each group whose figures are averaged."""
+        data = self.runs.folder / ("wordnet" if self.folder == "zero-shot" else "medmentions")
+        table = TableFolder.open(locate(data / "mentions"), "mentions")
+        rows = pa.concat_tables(part.select(["split", "document_id", "world"]) for part in table.tables())
+        rows = rows.filter(pc.equal(rows["split"], "test"))
+        worlds = np.array(rows["world"].to_pylist(), object)
+        groups = [worlds == world for world in sorted(set(worlds))] if self.name == MACRO else [worlds == worlds]
+        return rows["document_id"].to_pylist(), groups
+
+
 def orderings(runs: Runs, folder: str, claims: Sequence[Ordering], name: str) -> str:
-    """Whether the mean recall@1 is in the paper's order, and in how many of the seeds."""
-    rows = []
-    for claim in claims:
-        first, second = (runs.figures(folder, row, name) for row in (claim.first, claim.second))
-        if not first or not second:
-            rows.append([claim.claim, NOT_RUN, ""])
-            continue
-        pairs = list(zip(first, second, strict=False))
-        num_right = sum((a["recall@1"].value or 0) >= (b["recall@1"].value or 0) for a, b in pairs)
-        gain = mean(first, "recall@1") - mean(second, "recall@1")
-        rows.append([claim.claim, f"{gain:+.3f}", f"{num_right} of {len(pairs)} seeds"])
-    if folder_has(runs, folder, "ce-mixed", "ce-random", "pb-mixed", "pb-random"):
-        gains = {
-            loss: mean(runs.figures(folder, f"{loss}-mixed", name), "recall@1")
-            - mean(runs.figures(folder, f"{loss}-random", name), "recall@1")
-            for loss in ("ce", "pb")
-        }
-        rows.append(["the gain of mixed is larger for CE", f"{gains['ce']:+.3f} and {gains['pb']:+.3f}", ""])
-    return table(["the paper's ordering", "difference of recall@1 here", "holds in"], rows)
-
-
-def folder_has(runs: Runs, folder: str, *rows: str) -> bool:
-    return all(runs.figures(folder, row) for row in rows)
+    """The paper's orderings of recall@1, each with the difference on the same mentions."""
+    paired = Paired(runs, folder, name)
+    rows = [[claim.claim, *paired.cells(paired.gain(claim.first, claim.second))] for claim in claims]
+    gains = [paired.gain(f"{loss}-mixed", f"{loss}-random") for loss in ("ce", "pb")]
+    more = gains[0] - gains[1] if gains[0] is not None and gains[1] is not None else None
+    rows.append(["mixed gains more for CE than for Pb", *paired.cells(more)])
+    return table(["the paper's ordering", "difference of recall@1 here", ""], rows)
 
 
 def figures(runs: Runs, out: Path) -> list[str]:
@@ -248,7 +284,7 @@ Made by `python docs/results.py` from what the pipelines in `jobs/paper/open/` l
 need a licence or a network, and its sizes a GPU: `jobs/paper/` has specs for them, which we could not run. What stands
 here was run on open data with small models on two CPU cores, as the specs say; the paper's figures beside it are for
 MedMentions and ZESHEL, so compare the order of rows and not their height. In brackets: 95% intervals, from resampling
-documents.
+documents; those of differences compare the same mentions.
 
 ## Retrieval: medmentions_open
 
@@ -291,17 +327,17 @@ documents.
 {notes}"""
 
 
-def main() -> None:
-    runs = Runs(Path(sys.argv[1] if len(sys.argv) > 1 else "runs/paper/open"))
+def main(runs_folder: str = "runs/paper/open", docs: str = str(Path(__file__).parent)) -> None:
+    runs, out = Runs(Path(runs_folder)), Path(docs) / "results"
     if not runs.folder.is_dir():
         sys.exit(f"{runs.folder} is not there: run the pipelines in jobs/paper/open first")
-    out = DOCS / "results"
     drawn = figures(runs, out)
     notes = out / "notes.md"
     text = page(runs, drawn, notes.read_text() if notes.is_file() else "")
-    (DOCS / "results.md").write_text(text)
-    print(f"{DOCS / 'results.md'}: {text.count(NOT_RUN)} rows or figures not run")
+    written = Path(docs) / "results.md"
+    written.write_text(text)
+    print(f"{written}: {text.count(NOT_RUN)} rows or figures not run")
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

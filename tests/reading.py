@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -22,3 +23,9 @@ def by_id(folder: Path | str, kind: str) -> dict[str, dict[str, Any]]:
 def sources_of(folder: Path | str, kind: str) -> dict[str, Any]:
     """What the closing table says."""
     return dict(TableFolder.open(locate(folder) / kind, kind).manifest.counts["sources"])
+
+
+def sh_blocks(guide: str) -> list[str]:
+    """What a guide in docs/guides tells its reader to run."""
+    text = (Path(__file__).parent.parent / "docs" / "guides" / f"{guide}.md").read_text()
+    return re.findall(r"^```sh\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)

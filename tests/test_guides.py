@@ -1,4 +1,7 @@
-"""The guides in docs/guides: every `sh` block runs as it stands, one guide after the other, in one folder."""
+"""The guides in docs/guides: every `sh` block runs as it stands, one guide after the other, in one folder.
+
+That to a cluster runs in test_jobs.py, which has one.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import RunCommand
+from tests.reading import sh_blocks
 
-ROOT = Path(__file__).parent.parent
 GUIDES = ("own-kb", "fresh-kb", "nil")
-_BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _PIPED = re.compile(r"(?P<before>.*?\| )?(?P<command>pel-ray [^>|]*)(?:> (?P<file>\S+))?")
 
 
@@ -59,7 +61,7 @@ def test_every_block_of_the_guides_runs(
 ) -> None:
     shell = Shell(pel_ray, monkeypatch)
     for guide in GUIDES:
-        for block in _BLOCK.findall((ROOT / "docs" / "guides" / f"{guide}.md").read_text()):
+        for block in sh_blocks(guide):
             shell.run(block)
     linked = shell.said["pel-ray link runs/mine --candidates 2"]
     assert '"entity_id": "D1"' in linked and '"entity_id": "C1"' in linked

@@ -35,7 +35,7 @@ from tests.ray_nodes import (
     processes_of,
     ray_nodes,
 )
-from tests.reading import rows_of
+from tests.reading import rows_of, sh_blocks
 from tests.samples import KB_ROWS, write_jsonl
 
 JOBS = Path(__file__).parent.parent / "jobs"
@@ -131,6 +131,23 @@ def test_a_submitted_spec_runs_on_the_workers_and_gives_what_the_library_gives(
     (project / "jobs" / "pipeline.yaml").write_text(json.dumps({"out": str(shared), "steps": [step]}))
     again = run(cluster, "run", "jobs/pipeline.yaml", "--address", cluster.address, cwd=project)
     assert again.returncode == 0 and "already done" in again.stdout, again
+
+
+def test_every_block_of_the_guide_to_a_cluster_runs(cluster: Cluster, tmp_path: Path) -> None:
+    environment = cluster.environment | {"RAY_API_SERVER_ADDRESS": cluster.address}
+    said = []
+    for block in (sh_blocks("own-kb")[0], *sh_blocks("cluster")):
+        done = subprocess.run(
+            ["sh", "-ec", block], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS
+        )
+        assert done.returncode == 0, (block, done.stdout, done.stderr)
+        said.append(done.stdout)
+    _, here, there, through_ray = said
+    assert "vectors, 12 rows, done" in here and "vectors, 12 rows, done" in there and "SUCCEEDED" in there
+    assert "on the cluster" in there and "already done" in through_ray
+    read = [VectorFolder.open(locate(tmp_path / "runs" / name)) for name in ("vectors", "vectors-there")]
+    one, other = (np.concatenate([folder.vectors(stem) for stem in folder.stems]) for folder in read)
+    np.testing.assert_allclose(one, other, atol=1e-3)
 
 
 def test_the_printed_line_of_ray_does_the_same(cluster: Cluster, shared: Path, project: Path) -> None:
