@@ -173,7 +173,9 @@ def bert_base_tower(parts: Parts, num_layers: int) -> Any:
 
 def encode(folder: Path, out: Path, parts: Parts, shard_rows: int, **resources: Any) -> dict[str, Any]:
     given = {"kb": str(folder), "out": str(out), "model": parts.settings, "shard_rows": shard_rows}
-    settings = EncodeSettings.model_validate(given | {"batch_tokens": BATCH_TOKENS, "resources": resources})
+    # As all sides here: a CPU that has bf16 would otherwise compute in that.
+    given |= {"batch_tokens": BATCH_TOKENS, "precision": "fp32", "resources": resources}
+    settings = EncodeSettings.model_validate(given)
     with contextlib.redirect_stderr(io.StringIO()):
         return dict(encode_kb(settings).manifest.counts)
 

@@ -79,7 +79,7 @@ class Tower(nn.Module):
     ) -> torch.Tensor:
         """Vectors (B, D), not normalised; no mask means that no text is padded."""
         inputs = {"input_ids": ids_BL} if embeddings_BLD is None else {"inputs_embeds": embeddings_BLD}
-        hidden_BLD = self.transformer(attention_mask=mask_BL, **inputs).last_hidden_state
+        hidden_BLD = last_hidden(self.transformer, mask_BL, inputs)
         if self.pooling == "cls":
             return hidden_BLD[:, 0]
         if self.pooling == "mention":
@@ -96,6 +96,15 @@ class Tower(nn.Module):
         inside = begun & ~is_start & (is_end.cumsum(1) == 0)
         # A text without a piece of its own (an empty title) is pooled over its start token.
         return torch.where(inside.any(1, keepdim=True), inside, is_start).long()
+
+
+def last_hidden(transformer: Any, mask_BL: torch.Tensor | None, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """What a transformer makes of each piece (B, L, D), in at least single precision.
+
+    Pooling in half precision would round away what tells near texts apart.
+    """
+    hidden_BLD: torch.Tensor = transformer(attention_mask=mask_BL, **inputs).last_hidden_state
+    return hidden_BLD.to(torch.promote_types(hidden_BLD.dtype, torch.float32))
 
 
 def _masked_mean(hidden_BLD: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:

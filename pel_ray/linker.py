@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pel_ray.encoder import Encoding, load_tower
+from pel_ray.encoder import Encoding, Precision, load_tower
 from pel_ray.errors import InputError, SettingsError
 from pel_ray.index import Index
 from pel_ray.index_files import IndexFolder
@@ -65,7 +65,9 @@ class Link:
 class Linker:
     """Links mentions, a group at a time: each group is encoded together and searched for at once."""
 
-    def __init__(self, source: LinkSource, k: int = 16, threshold: float | None = None) -> None:
+    def __init__(
+        self, source: LinkSource, k: int = 16, threshold: float | None = None, precision: Precision = "auto"
+    ) -> None:
         if k < 1:
             raise SettingsError(f"k is {k}, expected at least 1")
         self.threshold = threshold
@@ -74,13 +76,13 @@ class Linker:
         self._reranker = (
             None
             if source.ranker is None
-            else Reranker.load(source.ranker.folder, source.kb, beside=[source.searched.folder.parent])
+            else Reranker.load(source.ranker.folder, source.kb, precision, [source.searched.folder.parent])
         )
         lengths = [parts.settings.text.mention_length]
         if self._reranker is not None:
             lengths.append(self._reranker.ranker.parts.settings.text.mention_length)
         self._room = max(lengths) * CHARACTERS_PER_PIECE
-        self._encoding = Encoding(load_tower(parts, "mention"), parts.settings, parts.markers.pad, "auto")
+        self._encoding = Encoding(load_tower(parts, "mention"), parts.settings, parts.markers.pad, precision)
         # A ranker puts as many in order as it was tuned on, also where fewer are asked for.
         self._k = k
         self._search = _searching(source.searched, k if source.ranker is None else max(k, RANKED))
@@ -97,15 +99,17 @@ class Linker:
         nil: bool | None = None,
         threshold: float | None = None,
         ranker: str | os.PathLike[str] | None = None,
+        precision: Precision = "auto",
     ) -> Linker:
         """From vectors, a training run or an index, with k candidates for each mention.
 
         `model` and `kb` say where these are if they have moved. A mention is NIL below `threshold`, by default the one
         that is stored with the model; nil=False tells no NILs, nil=True insists on a threshold. A `ranker` orders the
-        candidates by scores of its own, and has a threshold of its own.
+        candidates by scores of its own, and has a threshold of its own. `precision` is that of the computation, by
+        default the quickest that this machine has; fp32 gives the same scores on any.
         """
         source = LinkSource.open(folder, model, kb, ranker)
-        return cls(source, k, source.threshold(nil, threshold))
+        return cls(source, k, source.threshold(nil, threshold), precision)
 
     def link(self, mentions: Iterable[Mapping[str, Any]]) -> Iterator[Link]:
         """One link for each mention, in order.

@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save_file
 from torch import nn
 
-from pel_ray.encoder import ModelSettings, Parts, load_parts, load_tower
+from pel_ray.encoder import ModelSettings, Parts, last_hidden, load_parts, load_tower
 from pel_ray.errors import ArtifactError, SettingsError, StorageError
 from pel_ray.hugging_face import DEFAULT_ENCODER, first_line, load_config
 from pel_ray.spec import Settings
@@ -64,13 +64,15 @@ class CrossEncoder(nn.Module):
         inputs = {"input_ids": ids_BL} if embeddings_BLD is None else {"inputs_embeds": embeddings_BLD}
         if self._has_types:
             inputs["token_type_ids"] = self.types(ids_BL)
-        hidden_BLD = self.transformer(attention_mask=mask_BL, **inputs).last_hidden_state
+        hidden_BLD = last_hidden(self.transformer, mask_BL, inputs)
         if mask_BL is None:
             mean_BD = hidden_BLD.mean(1)
         else:
             weights_BL1 = mask_BL.unsqueeze(-1).to(hidden_BLD.dtype)
             mean_BD = (hidden_BLD * weights_BL1).sum(1) / weights_BL1.sum(1)
-        scores_B1: torch.Tensor = self.score(mean_BD)
+        # In half precision near candidates would tie: bf16 has steps of 1/256.
+        with torch.autocast(ids_BL.device.type, enabled=False):
+            scores_B1: torch.Tensor = self.score(mean_BD)
         return scores_B1
 
     def types(self, ids_BL: torch.Tensor) -> torch.Tensor:

@@ -62,9 +62,9 @@ def test_batched_vectors_equal_those_of_one_text_at_a_time(tiny: str, pooling: s
             lambda hidden, ids: between(hidden, ids, marks.mention_start, {marks.mention_end}),
         ),
     }[pooling]
-    entities = model.encode_entities(ROWS, batch_tokens=batch_tokens)
+    entities = model.encode_entities(ROWS, batch_tokens=batch_tokens, precision="fp32")
     np.testing.assert_allclose(entities, one_by_one(model, model.texts.entities(ROWS), "entity", pools[0]), atol=2e-6)
-    mentions = model.encode_mentions(MENTIONS, batch_tokens=batch_tokens)
+    mentions = model.encode_mentions(MENTIONS, batch_tokens=batch_tokens, precision="fp32")
     np.testing.assert_allclose(
         mentions, one_by_one(model, model.texts.mentions(MENTIONS), "mention", pools[1]), atol=2e-6
     )

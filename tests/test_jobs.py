@@ -143,7 +143,7 @@ def test_every_block_of_the_guide_to_a_cluster_runs(cluster: Cluster, tmp_path: 
         assert done.returncode == 0, (block, done.stdout, done.stderr)
         said.append(done.stdout)
     _, here, there, through_ray = said
-    assert "vectors, 12 rows, done" in here and "vectors, 12 rows, done" in there and "SUCCEEDED" in there
+    assert "vectors, 12 rows, done" in here and "vectors, 12 rows, done" in there and "succeeded" in there
     assert "on the cluster" in there and "already done" in through_ray
     read = [VectorFolder.open(locate(tmp_path / "runs" / name)) for name in ("vectors", "vectors-there")]
     one, other = (np.concatenate([folder.vectors(stem) for stem in folder.stems]) for folder in read)

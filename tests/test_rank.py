@@ -345,7 +345,7 @@ def padded_scores(ranker: Ranker, mentions: list[dict[str, Any]], entities: list
 
 def test_scores_equal_a_padded_loop(home: Path, undisturbed: Path, test_rows: list[dict[str, Any]]) -> None:
     kb = TableFolder.open(locate(home / "set" / "kb"), "kb")
-    reranker = Reranker.load(undisturbed, kb)
+    reranker = Reranker.load(undisturbed, kb, "fp32")
     rows_QK = np.random.default_rng(0).integers(-1, NUM_ENTITIES, (len(test_rows), 7))
     rows_QK[0] = -1
     found = reranker.scores(test_rows, rows_QK)
@@ -357,7 +357,7 @@ def test_scores_equal_a_padded_loop(home: Path, undisturbed: Path, test_rows: li
     torch.set_num_threads(1)
     # Without the word pieces that the run has left, they are made.
     moved = shutil.copytree(undisturbed / "model", undisturbed.parent / "moved")
-    np.testing.assert_array_equal(Reranker.load(moved, kb).scores(test_rows, rows_QK), found)
+    np.testing.assert_array_equal(Reranker.load(moved, kb, "fp32").scores(test_rows, rows_QK), found)
 
 
 def rows_of_kb(home: Path) -> list[dict[str, Any]]:
@@ -427,7 +427,7 @@ def test_linking_with_a_ranker_gives_the_order_of_its_scores(
 ) -> None:
     # The ranker orders the 16 best, also where fewer are to be given.
     plain = list(Linker.load(home / "vectors", k=16).link(test_rows))
-    ranked = list(Linker.load(home / "vectors", k=K, ranker=undisturbed).link(test_rows))
+    ranked = list(Linker.load(home / "vectors", k=K, ranker=undisturbed, precision="fp32").link(test_rows))
     kb = rows_of(home / "set", "kb")
     scores = padded_scores(load_ranker(RankerSettings(encoder=str(undisturbed))), test_rows, kb)
     row_of = {row["entity_id"]: number for number, row in enumerate(kb)}
@@ -440,7 +440,8 @@ def test_linking_with_a_ranker_gives_the_order_of_its_scores(
     write_jsonl(tmp_path / "mentions.jsonl", test_rows)
     flags = ["--candidates", K, "--ranker", undisturbed]
     said = pel_ray("link", home / "vectors", "mentions.jsonl", *flags)
-    assert [json.loads(line)["entity_id"] for line in said.out.splitlines()] == [link.entity_id for link in ranked]
+    linked = Linker.load(home / "vectors", k=K, ranker=undisturbed).link(test_rows)
+    assert [json.loads(line)["entity_id"] for line in said.out.splitlines()] == [link.entity_id for link in linked]
     assert "rank evaluate DATA" in pel_ray("link", home / "vectors", "mentions.jsonl", *flags, "--nil").error
 
 
