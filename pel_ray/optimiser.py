@@ -22,8 +22,8 @@ class OptimiserSettings(Settings):
 
     lr: float = Field(default=1e-5, gt=0)
     """Learning rate after the warm-up."""
-    epochs: int = Field(default=7, ge=1)
-    """Times that every mention is seen."""
+    epochs: int = Field(default=7, ge=0)
+    """Times that every mention is seen; with 0 the run is the untrained model and its vectors, to start others from."""
     batch_size: int = Field(default=32, ge=1)
     """Mentions of one step of the optimiser, over all workers."""
     micro_batch: int = Field(default=16, ge=1)

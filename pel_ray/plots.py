@@ -95,7 +95,7 @@ def new_figure(rows: int, columns: int) -> tuple[Any, Any]:
 def _curve(axis: Any, lines: Sequence[Mapping[str, Any]], name: str, label: str | None) -> None:
     epochs, values = [line["epoch"] for line in lines], [line[name] for line in lines]
     (pale,) = axis.plot(epochs, values, alpha=0.3, linewidth=0.8)
-    width = min(SMOOTHED, len(values))
+    width = max(min(SMOOTHED, len(values)), 1)
     smooth = [sum(values[start : start + width]) / width for start in range(len(values) - width + 1)]
     axis.plot(epochs[width // 2 :][: len(smooth)], smooth, color=pale.get_color(), label=label)
 

@@ -28,7 +28,7 @@ from pel_ray.training_source import TrainingSource
 from pel_ray.vectors import VectorFolder
 
 EXTRA_HARD = 2
-"""Mined for each hard negative asked for, so that epochs draw different ones."""
+"""Mined for each hard negative asked for where several epochs draw from one mining, so that they draw different ones."""
 
 
 class Rounds:
@@ -143,7 +143,7 @@ class Rounds:
                     "encoder": self._model(epoch).uri,
                     "split": self._settings.split,
                     "max_mentions": self._settings.max_mentions,
-                    "num_negatives": min(settings.num_hard * EXTRA_HARD, self._plan.data.kb.num_rows - 1),
+                    "num_negatives": min(settings.num_hard * min(settings.mine_every, EXTRA_HARD), self._plan.data.kb.num_rows - 1),
                     "pool": settings.pool,
                     "filter": {"keep_namesakes": settings.keep_namesakes},
                     "resources": self._settings.resources,
@@ -216,7 +216,7 @@ class Rounds:
             "encoding seconds, since the last start": round(self._encode_seconds, 1),
             "round seconds": self._round_seconds,
             "hard negatives missing, filled with random ones": num_missing,
-            "worker peak memory bytes": max(receipt["peak_memory_bytes"] for receipt in self._receipts),
+            "worker peak memory bytes": max((receipt["peak_memory_bytes"] for receipt in self._receipts), default=0),
             "workers": str(self._ask),
         }
 
