@@ -1,343 +1,264 @@
-"""Builds docs/results.md and its figures from the run folders of jobs/paper/open: no figure in it is written by hand.
+"""Builds docs/results.md and its figures from records of the runs of jobs/paper/open: nothing in it is written by hand.
 
-What a table says, and which of the paper's orderings it shows, is computed here; docs/results/notes.md, where it is
-there, holds the words about it. Rows that were not run are listed as such.
+Run folders are large and cost hours, so what the page needs of them is collected into small files that are kept:
 
-    python docs/results.py [RUNS [DOCS]]      from runs/paper/open to this folder, unless you say otherwise
+    python docs/results.py collect [RUNS]     from runs/paper/open to docs/results/records
+    python docs/results.py                    from docs/results/records to docs/results.md
+
+What a table says, and which of the paper's orderings it shows, is computed; docs/results/notes.md, where it is there,
+holds the words about it. Rows that were not run are listed as such.
 """
 
 from __future__ import annotations
 
+import argparse
+import re
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
+from results_collect import collect
+from results_differences import NO_HARM, NUM_RESAMPLES, Outcome
+from results_paper import NIL, PLANNED, RETRIEVAL_32, name_of
+from results_records import Record, Records
+from results_tables import NOT_RUN, Tables
 
-from pel_ray.artifacts import MANIFEST, Manifest, read_manifest
-from pel_ray.evaluation_file import EvaluationFile, Figure, Row, read_evaluation
+from pel_ray.errors import PelRayError
+from pel_ray.evaluation_file import Curve, Figure, Nil, Threshold
 from pel_ray.evaluation_plots import Drawn, plot_nil
-from pel_ray.metrics import Bootstrap
+from pel_ray.metrics_file import MetricsFile
 from pel_ray.plots import plot_compared
-from pel_ray.rank_candidates import Candidates
 from pel_ray.storage import locate
-from pel_ray.tables import TableFolder
 
-SEEDS = (1, 2)
-MICRO, MACRO = "micro", "macro over worlds"
-NOT_RUN = "not run"
 COLOURS = ("#1f77b4", "#2ca02c", "#9467bd", "#d62728", "#7f7f7f")
-
-RETRIEVAL = {
-    "ce-random": (55.7, 94.0),
-    "ce-mixed": (72.1, 95.6),
-    "pb-random": (63.3, 95.9),
-    "pb-mixed": (72.6, 95.0),
-    "ce-random-fgsm": None,
-    "ce-mixed-fgsm": (72.3, 95.5),
-    "pb-random-fgsm": None,
-    "pb-mixed-fgsm": (72.4, 93.7),
+COMPARED = PLANNED["retrieval"][:4]
+"""The rows of the figure of gradient norms."""
+GRADIENTS, CURVES = "Gradient norms of CE and Pb, with random and mixed negatives", "Precision against recall of NIL"
+TITLES = {
+    "retrieval": "Retrieval",
+    "zero-shot": "Zero-shot",
+    "nil": "NIL",
+    "ranker": "Ranker",
+    "gradients": "Gradients",
 }
-"""recall@1 and recall@64 of the paper on MedMentions: 64 negatives, with FGSM 32."""
-ZERO_SHOT = {"ce-random": (44.1, 84.8), "ce-mixed": (52.5, 87.2), "pb-random": (48.9, 85.2), "pb-mixed": (53.1, 86.0)}
-"""The same on ZESHEL."""
-NIL = {
-    "pb-0": (83.7, 81.2, 71.0, 72.6, 90.4),
-    "pb-001": (84.4, 81.6, 71.5, 72.5, 90.2),
-    "pb-005": (85.8, 83.3, 73.5, 72.4, 89.9),
-    "pb-01": (87.6, 85.2, 79.2, 69.4, 85.7),
-    "ce": (32.3, 31.8, 74.0, 64.4, 76.1),
-}
-"""auPR, precision, recall of NIL, recall@1 and recall@64 over all classes, of the paper."""
-RANKER = {"pb-mixed": 74.0, "pb-mixed-fgsm": 74.6}
-"""Accuracy of the paper on MedMentions."""
-REFRESH = ("full", "pool", "frozen")
-NAMES = {
-    "ce": "CE",
-    "pb": "Pb",
-    "fgsm": "+ FGSM",
-    "pb-0": "Pb, margin 0",
-    "pb-001": "Pb, margin 0.01",
-    "pb-005": "Pb, margin 0.05",
-    "pb-01": "Pb, margin 0.1",
+OUTCOMES: dict[Outcome, str] = {
+    "holds": "Appear",
+    "not shown": "Do not appear: the runs cannot tell",
+    "reversed": "Are reversed",
+    "not run": "Not run",
 }
 
 
-def name_of(row: str) -> str:
-    return NAMES.get(row) or " ".join(NAMES.get(part, part) for part in row.split("-"))
+def in_short(tables: Tables) -> str:
+    """The paper's orderings by what became of them; of those that were not run only how many."""
+    lines = []
+    for outcome, title in OUTCOMES.items():
+        found = [
+            (TITLES[name], verdict)
+            for name, verdicts in tables.verdicts.by_table.items()
+            for verdict in verdicts
+            if verdict.outcome == outcome and not verdict.is_ours
+        ]
+        if found and outcome == "not run":
+            counts = Counter(table for table, _ in found)
+            lines.append(f"- **{title}** ({len(found)}): {', '.join(f'{table} {n}' for table, n in counts.items())}")
+        elif found:
+            lines += [f"- **{title}** ({len(found)})", *(f"  - {table}: {verdict.line}" for table, verdict in found)]
+    return "\n".join(lines)
 
 
-@dataclass(frozen=True)
-class Runs:
-    """The folders of the tables."""
-
-    folder: Path
-
-    def evaluation(self, *path: str) -> EvaluationFile | None:
-        folder = self.folder.joinpath(*path)
-        if not (folder / MANIFEST).is_file():
-            return None
-        where = locate(folder)
-        return read_evaluation(where, read_manifest(where, "evaluation"))
-
-    def manifest(self, *path: str) -> Manifest | None:
-        folder = self.folder.joinpath(*path)
-        return read_manifest(locate(folder)) if (folder / MANIFEST).is_file() else None
-
-    def figures(self, table: str, row: str, name: str = MICRO) -> list[Mapping[str, Figure]]:
-        """Of the seeds that were run."""
-        found = (self.evaluation(table, row, f"seed-{seed}", "test") for seed in SEEDS)
-        return [row_of(evaluation, name).figures for evaluation in found if evaluation]
+def draw_gradients(records: Records, file: Path) -> bool:
+    """Of the first run of each row, if there is one."""
+    found = {row: next(iter(records.of_row("retrieval", row).values()), None) for row in COMPARED}
+    with tempfile.TemporaryDirectory() as scratch:
+        runs = {}
+        for row, record in found.items():
+            if record and record.training and record.validation:
+                runs[name_of(row, record.seed)] = locate(scratch) / row
+                MetricsFile.of_run(locate(scratch) / row).append(_lines(record))
+        if runs:
+            plot_compared(runs, file)
+    return bool(runs)
 
 
-def row_of(evaluation: EvaluationFile, name: str = MICRO, system: str | None = None) -> Row:
-    rows = evaluation.systems[system or next(iter(evaluation.systems))]
-    return next(row for row in rows if row.name == name)
+def _lines(record: Record) -> list[dict]:
+    """As metrics.jsonl has them."""
+    training, validation = record.training or {}, record.validation or {}
+    watched = [name for name in validation if name != "epoch"]
+    lines: list[dict] = [dict(zip(training, values, strict=True)) for values in zip(*training.values(), strict=True)]
+    for number, epoch in enumerate(validation["epoch"]):
+        lines.append({"epoch": epoch, "validation": {name: validation[name][number] for name in watched}})
+    return lines
 
 
-def shown(figure: Figure | None) -> str:
-    if figure is None or figure.value is None:
-        return "-"
-    interval = f" [{figure.low:.3f}, {figure.high:.3f}]" if figure.low is not None else ""
-    return f"{figure.value:.3f}{interval}"
-
-
-def mean(values: Sequence[Mapping[str, Figure]], name: str) -> float:
-    return sum(figures[name].value or 0 for figures in values) / len(values)
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def of_paper(figures: Sequence[float] | None, number: int) -> str:
-    return f"{figures[number] / 100:.3f}" if figures else "-"
-
-
-def seed_cells(found: Sequence[Mapping[str, Figure]]) -> list[str]:
-    """recall@1 of each seed, then the means of recall@1 and recall@64."""
-    seeds = [shown(figures["recall@1"]) for figures in found]
-    means = [f"{mean(found, at):.3f}" if found else "-" for at in ("recall@1", "recall@64")]
-    return [*seeds, *[NOT_RUN] * (len(SEEDS) - len(found)), *means]
-
-
-def retrieval_table(runs: Runs, folder: str, paper: Mapping[str, Sequence[float] | None], name: str) -> str:
-    head = ["", *(f"recall@1, seed {seed}" for seed in SEEDS), "recall@1", "recall@64", "paper @1", "paper @64"]
-    rows = [
-        [name_of(row), *seed_cells(runs.figures(folder, row, name)), of_paper(figures, 0), of_paper(figures, 1)]
-        for row, figures in paper.items()
-    ]
-    untrained = runs.evaluation(folder, "untrained", "test")
-    if untrained:
-        for system in untrained.systems:
-            figures = row_of(untrained, name, system).figures
-            at_64 = f"{figures['recall@64'].value:.3f}"
-            named = "untrained" if system == next(iter(untrained.systems)) else system
-            rows.append([named, shown(figures["recall@1"]), "", "", at_64, "", ""])
-    if found := runs.figures(folder, "mnrl", name):
-        rows.append(["MultipleNegativesRankingLoss", *seed_cells(found), "", ""])
-    return table(head, rows)
-
-
-def nil_table(runs: Runs) -> str:
-    rows = []
-    for row, paper in NIL.items():
-        evaluation = runs.evaluation("nil", row, "test")
-        cells = [NOT_RUN, *[""] * 4]
-        if evaluation and evaluation.nil and (chosen := evaluation.nil.threshold):
-            at = (chosen.precision, chosen.recall, chosen.recall_at_1, chosen.recall_at_64)
-            cells = [shown(evaluation.nil.auPR), *(f"{value:.3f}" for value in at)]
-        rows.append([name_of(row), *cells, of_paper(paper, 0), of_paper(paper, 3)])
-    return table(["", "auPR", "precision", "recall", "recall@1", "recall@64", "paper auPR", "paper @1"], rows)
-
-
-def ranker_table(runs: Runs) -> str:
-    rows = []
-    for row, paper in RANKER.items():
-        evaluation, tested = runs.evaluation("ranker", row, "test"), runs.manifest("ranker", row, "test")
-        cells = [NOT_RUN, "", ""]
-        if evaluation and tested:
-            ranker, retriever = (row_of(evaluation, system=system).figures for system in list(evaluation.systems)[:2])
-            ceiling = retriever[f"recall@{tested.request.settings['num_candidates']}"]
-            cells = [shown(retriever["recall@1"]), shown(ranker["recall@1"]), shown(ceiling)]
-        rows.append([name_of(row), *cells, of_paper((paper,), 0)])
-    return table(["candidates by", "retriever alone", "with the ranker", "ceiling", "paper"], rows)
-
-
-def refresh_table(runs: Runs) -> str:
-    rows = []
-    for row in REFRESH:
-        evaluation, run = runs.evaluation("refresh", row, "test"), runs.manifest("refresh", row)
-        if evaluation is None or run is None:
-            rows.append([row, NOT_RUN, "", ""])
-            continue
-        seconds = run.counts["encoding seconds, since the last start"]
-        rows.append([row, shown(row_of(evaluation).figures["recall@1"]), f"{seconds:.0f}", f"{run.seconds:.0f}"])
-    return table(["refresh", "recall@1", "seconds of encoding", "seconds in all"], rows)
-
-
-@dataclass(frozen=True)
-class Ordering:
-    """What any faithful implementation must show, by the paper."""
-
-    claim: str
-    first: str
-    second: str
-
-
-ORDERINGS = (
-    Ordering("Pb above CE with random negatives", "pb-random", "ce-random"),
-    Ordering("mixed above random negatives, CE", "ce-mixed", "ce-random"),
-    Ordering("mixed above random negatives, Pb", "pb-mixed", "pb-random"),
-)
-WITH_FGSM = tuple(
-    Ordering(f"FGSM above none, {name_of(row)}", f"{row}-fgsm", row)
-    for row in ("ce-random", "ce-mixed", "pb-random", "pb-mixed")
-)
-
-
-@dataclass(frozen=True)
-class Paired:
-    """recall@1 of two rows on the same mentions, as means over seeds, and the interval of their difference."""
-
-    runs: Runs
-    folder: str
-    name: str
-
-    def hits(self, row: str) -> np.ndarray | None:
-        """For each mention, in how many of the seeds its gold came first (a share)."""
-        folders = [self.runs.folder / self.folder / row / f"seed-{seed}" / "test" for seed in SEEDS]
-        found = [Candidates.read(locate(folder), 1) for folder in folders if (folder / MANIFEST).is_file()]
-        return np.mean([candidates.is_gold()[:, 0] for candidates in found], axis=0) if found else None
-
-    def gain(self, first: str, second: str) -> np.ndarray | None:
-        """For each mention."""
-        one, other = self.hits(first), self.hits(second)
-        return None if one is None or other is None else one - other
-
-    def cells(self, gain_Q: np.ndarray | None) -> list[str]:
-        """The difference, its interval, and what it says of a claim that it is above zero."""
-        if gain_Q is None:
-            return [NOT_RUN, ""]
-        documents, masks = self._mentions()
-
-        def figure(weights_Q: np.ndarray) -> float:
-            sums = [(weights_Q[mask] @ gain_Q[mask], weights_Q[mask].sum()) for mask in masks]
-            return float(np.mean([above / below for above, below in sums if below]))
-
-        low, high = Bootstrap(documents).interval(figure)
-        verdict = "holds" if low > 0 else "reversed" if high < 0 else "not shown: zero is in the interval"
-        return [f"{figure(np.ones(len(gain_Q))):+.3f} [{low:+.3f}, {high:+.3f}]", verdict]
-
-    def _mentions(self) -> tuple[list[str], list[np.ndarray]]:
-        """The documents of the test mentions, and a mask of each group whose figures are averaged."""
-        data = self.runs.folder / ("wordnet" if self.folder == "zero-shot" else "medmentions")
-        table = TableFolder.open(locate(data / "mentions"), "mentions")
-        rows = pa.concat_tables(part.select(["split", "document_id", "world"]) for part in table.tables())
-        rows = rows.filter(pc.equal(rows["split"], "test"))
-        worlds = np.array(rows["world"].to_pylist(), object)
-        groups = [worlds == world for world in sorted(set(worlds))] if self.name == MACRO else [worlds == worlds]
-        return rows["document_id"].to_pylist(), groups
-
-
-def orderings(runs: Runs, folder: str, claims: Sequence[Ordering], name: str) -> str:
-    """The paper's orderings of recall@1, each with the difference on the same mentions."""
-    paired = Paired(runs, folder, name)
-    rows = [[claim.claim, *paired.cells(paired.gain(claim.first, claim.second))] for claim in claims]
-    gains = [paired.gain(f"{loss}-mixed", f"{loss}-random") for loss in ("ce", "pb")]
-    more = gains[0] - gains[1] if gains[0] is not None and gains[1] is not None else None
-    rows.append(["mixed gains more for CE than for Pb", *paired.cells(more)])
-    return table(["the paper's ordering", "difference of recall@1 here", ""], rows)
-
-
-def figures(runs: Runs, out: Path) -> list[str]:
-    """Draws what was run; the names of the files."""
-    out.mkdir(exist_ok=True)
-    drawn = []
-    rows = [row for row in list(RETRIEVAL)[:4] if runs.manifest("retrieval", row, "seed-1")]
-    if rows:
-        found = {name_of(row): locate(runs.folder / "retrieval" / row / "seed-1") for row in rows}
-        plot_compared(found, out / "gradients.png")
-        drawn.append("gradients")
+def draw_nil(records: Records, file: Path) -> bool:
     curves = []
     for row, colour in zip(NIL, COLOURS, strict=True):
-        evaluation = runs.evaluation("nil", row, "test")
-        if evaluation and evaluation.nil:
-            curves.append((Drawn(name_of(row), colour), evaluation.nil))
+        record = next(iter(records.of_row("nil", row).values()), None)
+        if record and record.nil:
+            value, low, high = record.nil["auPR"]
+            threshold, curve = record.nil["threshold"], Curve(**record.nil["curve"])
+            nil = Nil(
+                mentions=records.mentions("nil").num_mentions,
+                nil_mentions=record.nil["num_nil"],
+                auPR=Figure(value=value, low=low, high=high),
+                threshold=Threshold(**threshold) if threshold else None,
+                curve=curve,
+            )
+            curves.append((Drawn(name_of(row, record.seed), colour), nil))
     if curves:
-        plot_nil(curves, out / "nil.png")
-        drawn.append("nil")
-    return drawn
+        plot_nil(curves, file)
+    return bool(curves)
 
 
-def page(runs: Runs, drawn: Sequence[str], notes: str) -> str:
-    def picture(name: str, words: str) -> str:
-        return f"![{words}](results/{name}.png)" if name in drawn else f"{words}: {NOT_RUN}."
+def picture(is_drawn: bool, name: str, words: str) -> str:
+    return f"![{words}](results/{name}.png)" if is_drawn else f"{words}: {NOT_RUN}."
 
+
+def with_32() -> str:
+    """The paper's rows without FGSM that its rows with FGSM compare with."""
+    rows = (("CE", "ce-mixed"), ("Pb", "pb-mixed"))
+    said = (f"{name} {RETRIEVAL_32[row][0]:.1f} / {RETRIEVAL_32[row][1]:.1f}" for name, row in rows)
+    return " and ".join(said)
+
+
+def page(tables: Tables, gradients: str, curves: str, notes: str) -> str:
     return f"""# Results
 
-Made by `python docs/results.py` from what the pipelines in `jobs/paper/open/` left; do not edit it. The paper's data
-need a licence or a network, and its sizes a GPU: `jobs/paper/` has specs for them, which we could not run. What stands
-here was run on open data with small models on two CPU cores, as the specs say; the paper's figures beside it are for
-MedMentions and ZESHEL, so compare the order of rows and not their height. In brackets: 95% intervals, from resampling
-documents; those of differences compare the same mentions.
+Made by `python docs/results.py` from `docs/results/records/`, which `python docs/results.py collect` makes from what
+the pipelines in `jobs/paper/open/` leave; do not edit it. The paper's data need a licence or a network, and its sizes
+a GPU: `jobs/paper/` has specs for them, which we could not run. What stands here was run on open data with small
+models on two CPU cores, as the specs say; the paper's figures beside it are for MedMentions and ZESHEL, so compare the
+order of rows and not their height.
+
+In brackets: 95% intervals, from {NUM_RESAMPLES:,} resamples of the test documents; those of differences compare the
+same mentions, over the seeds that both rows have. An ordering *holds* if the interval of its mean difference is above
+zero and every seed agrees; that something *does not hurt* holds if the interval is above -{NO_HARM}. Each interval is
+for its own comparison: of twenty true zeros, one will look like a difference. They say what other test documents would
+change, not what other seeds would, of which there are few.
+
+## In short: the paper's orderings
+
+{in_short(tables)}
 
 ## Retrieval: medmentions_open
 
-`pel-ray run jobs/paper/open/retrieval.yaml`; the last row: `pel-ray run jobs/paper/open/mnrl.yaml`
+Commands: `pel-ray run jobs/paper/open/retrieval.yaml`; for MultipleNegativesRankingLoss
+`python jobs/paper/open/mnrl.py --seed 1`, `python jobs/paper/open/mnrl.py --seed 2`, then
+`pel-ray run jobs/paper/open/mnrl.yaml`
 
-{retrieval_table(runs, "retrieval", RETRIEVAL, MICRO)}
+{tables.retrieval("retrieval")}
 
-{orderings(runs, "retrieval", [*ORDERINGS, *WITH_FGSM], MICRO)}
+{tables.settings("retrieval")}
 
-{picture("gradients", "Gradient norms of CE and Pb, with random and mixed negatives")}
+The paper's figures are with 64 negatives, but those with FGSM with 32; with 32 and mixed negatives it has without FGSM
+{with_32()} (recall@1 / recall@64), which the differences below compare with.
+
+{tables.orderings("retrieval")}
+
+## Gradient norms
+
+Commands: as for retrieval, whose runs these are.
+
+{gradients}
+
+After the warm-up; each value is the mean of the steps of a line of metrics.jsonl, so steps vary more than this. The
+paper says that the norms of Pb have considerably lower variance.
+
+{tables.gradients()}
+
+{tables.orderings("gradients")}
 
 ## Zero-shot: wordnet_el
 
-`pel-ray run jobs/paper/open/zero-shot.yaml`; mean over the lexicographer files, whose senses training never saw.
+Command: `pel-ray run jobs/paper/open/zero-shot.yaml`
 
-{retrieval_table(runs, "zero-shot", ZERO_SHOT, MACRO)}
+Ours is the mean over the worlds (macro): the lexicographer files, whose senses training never saw. The paper's
+retrieval on ZESHEL is micro, so ours is shown too.
 
-{orderings(runs, "zero-shot", ORDERINGS, MACRO)}
+{tables.retrieval("zero-shot")}
+
+{tables.settings("zero-shot")}
+
+{tables.orderings("zero-shot")}
 
 ## NIL: medmentions_open without anatomy
 
-`pel-ray run jobs/paper/open/nil.yaml`
+Command: `pel-ray run jobs/paper/open/nil.yaml`
 
-{nil_table(runs)}
+{tables.nil()}
 
-{picture("nil", "Precision against recall of NIL")}
+By chance auPR would be {tables.nil_share}.
+Precision and recall are of NIL, recall@1 and recall@64 over all classes with NIL as one.
+
+{tables.settings("nil")}
+
+{tables.orderings("nil")}
+
+{curves}
 
 ## Ranker: medmentions_open
 
-`pel-ray run jobs/paper/open/ranker.yaml`
+Commands: `pel-ray run jobs/paper/open/retrieval.yaml`, then `pel-ray run jobs/paper/open/ranker.yaml`
 
-{ranker_table(runs)}
+{tables.ranker()}
+
+Both are recall@1; normalised: of the mentions whose gold is among the k candidates. The paper ranks 16 candidates.
+
+{tables.settings("ranker")}
+
+{tables.orderings("ranker")}
 
 ## Refreshing hard negatives
 
-`pel-ray run jobs/paper/open/refresh.yaml`
+Command: `pel-ray run jobs/paper/open/refresh.yaml`
 
-{refresh_table(runs)}
+{tables.refresh()}
+
+{tables.settings("refresh")}
+
+{tables.orderings("refresh")}
 
 {notes}"""
 
 
-def main(runs_folder: str = "runs/paper/open", docs: str = str(Path(__file__).parent)) -> None:
-    runs, out = Runs(Path(runs_folder)), Path(docs) / "results"
-    if not runs.folder.is_dir():
-        sys.exit(f"{runs.folder} is not there: run the pipelines in jobs/paper/open first")
-    drawn = figures(runs, out)
-    notes = out / "notes.md"
-    text = page(runs, drawn, notes.read_text() if notes.is_file() else "")
-    written = Path(docs) / "results.md"
-    written.write_text(text)
-    print(f"{written}: {text.count(NOT_RUN)} rows or figures not run")
+def section(notes: Path) -> str:
+    """What docs/results/notes.md says, if it is there."""
+    return f"## What we tried and why it may differ\n\n{notes.read_text().strip()}\n" if notes.is_file() else ""
+
+
+def build(docs: Path) -> None:
+    out = docs / "results"
+    records = Records.read(out / "records")
+    if not records.runs:
+        raise PelRayError(f"{out / 'records'} has no records: collect some first (python docs/results.py collect)")
+    gradients = picture(draw_gradients(records, out / "gradients.png"), "gradients", GRADIENTS)
+    curves = picture(draw_nil(records, out / "nil.png"), "nil", CURVES)
+    text = page(Tables(records), gradients, curves, section(out / "notes.md"))
+    # A table that was not run has no settings to tell.
+    (docs / "results.md").write_text(re.sub(r"\n{3,}", "\n\n", text).rstrip() + "\n")
+    print(f"{docs / 'results.md'}: of {len(records.runs)} runs")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="?", choices=["collect", "page"], default="page")
+    parser.add_argument("runs", nargs="?", type=Path, default=Path("runs/paper/open"))
+    parser.add_argument("--docs", type=Path, default=Path(__file__).parent, help="where results.md and results/ are")
+    given = parser.parse_args(arguments)
+    try:
+        if given.what == "page":
+            build(given.docs)
+        elif not given.runs.is_dir():
+            raise PelRayError(f"{given.runs} is not there: run the pipelines in jobs/paper/open first")
+        else:
+            names = collect(given.runs, given.docs / "results" / "records")
+            print(f"{given.docs / 'results' / 'records'}: {len(names)} records written: {', '.join(names)}")
+    except PelRayError as error:
+        sys.exit(f"results: error: {error}")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()
