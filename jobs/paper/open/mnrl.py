@@ -1,8 +1,8 @@
 """A retriever by sentence-transformers' MultipleNegativesRankingLoss, to stand beside the rows of the retrieval table.
 
 The encoder, its pooling, the texts, the mentions and their order, the optimiser and the number of steps are those of a
-row of jobs/paper/open/retrieval; one tower serves both sides, and a mention's negatives are the golds of the other
-mentions of its batch. The result is a pel-ray model folder:
+row of jobs/paper/open/retrieval; one transformer serves both sides, and a mention's negatives are the golds of the
+other mentions of its batch. The result is a pel-ray model folder:
 
     python jobs/paper/open/mnrl.py [--seed 1] [--out runs/paper/open/retrieval/mnrl/seed-1]
 """
@@ -10,15 +10,17 @@ mentions of its batch. The result is a pel-ray model folder:
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from sentence_transformers.losses import MultipleNegativesRankingLoss
+from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 from torch import nn
 
-from pel_ray.encoder import BiEncoder, Tower, load_model, save_whole
+from pel_ray.encoder import BiEncoder, Side, load_model, save_whole
 from pel_ray.golds import entities_at
 from pel_ray.optimiser import learning_rate, make_optimiser
 from pel_ray.progress import RateProgress
@@ -28,33 +30,37 @@ from pel_ray.text import FIELDS, MENTION_COLUMNS
 from pel_ray.training_learner import prepare
 
 ROW = "jobs/paper/open/retrieval/pb-random.yaml"
+SIDES: tuple[Side, Side] = ("mention", "entity")
 
 
 class SentenceModel(nn.Module):
-    """A tower as sentence-transformers calls its models."""
+    """One transformer as sentence-transformers calls its models, pooled as the side of a text asks."""
 
-    def __init__(self, tower: Tower) -> None:
+    def __init__(self, model: BiEncoder) -> None:
         super().__init__()
-        self.tower = tower
+        self.towers = nn.ModuleDict({side: model.tower(side) for side in SIDES})
+        # Mentions are pooled between their markers, entities over their title.
+        self.towers["entity"].transformer = self.towers["mention"].transformer
 
-    def forward(self, features: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        return {"sentence_embedding": self.tower(features["input_ids"], features["attention_mask"])}
+    def forward(self, features: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+        tower = self.towers[features["side"]]
+        return {"sentence_embedding": tower(features["input_ids"], features["attention_mask"])}
 
 
-def padded(texts: Sequence[Sequence[int]], pad: int) -> dict[str, torch.Tensor]:
+def padded(texts: Sequence[Sequence[int]], side: Side, pad: int) -> dict[str, Any]:
     length = max(map(len, texts))
     ids = torch.tensor([[*text, *[pad] * (length - len(text))] for text in texts])
     mask = torch.tensor([[1] * len(text) + [0] * (length - len(text)) for text in texts])
-    return {"input_ids": ids, "attention_mask": mask}
+    return {"input_ids": ids, "attention_mask": mask, "side": side}
 
 
 def train(model: BiEncoder, plan: TrainPlan) -> None:
-    """Leaves the trained tower on both sides."""
+    """Leaves the trained transformer on both sides."""
     settings, mentions = plan.settings.optimiser, plan.mentions()
-    tower = model.mention_tower
-    prepare(tower.transformer, settings)
-    loss = MultipleNegativesRankingLoss(SentenceModel(tower.train()))
-    optimiser = make_optimiser(tower, settings)
+    prepare(model.mention_tower.transformer, settings)
+    both = SentenceModel(model).train()
+    loss = MultipleNegativesRankingLoss(both)
+    optimiser = make_optimiser(both, settings)
     rows = entities_at(plan.data.mentions, mentions.rows, MENTION_COLUMNS)
     texts = model.texts.mentions([rows[row] for row in mentions.rows])
     golds = [golds[0] for golds in mentions.golds]
@@ -71,11 +77,14 @@ def train(model: BiEncoder, plan: TrainPlan) -> None:
                 for group in optimiser.param_groups:
                     group["lr"] = learning_rate(settings, epoch * num_steps + step, num_all)
                 optimiser.zero_grad()
-                loss([padded(side, model.markers.pad) for side in sides], torch.empty(0)).backward()
-                nn.utils.clip_grad_norm_(tower.parameters(), settings.clip)
+                features = [padded(some, side, model.markers.pad) for side, some in zip(SIDES, sides, strict=True)]
+                value = loss(features, torch.empty(0))
+                if not value.isfinite():
+                    sys.exit(f"the loss is {value.item()} at epoch {epoch + 1}, step {step + 1}")
+                value.backward()
+                nn.utils.clip_grad_norm_(both.parameters(), settings.clip)
                 optimiser.step()
                 progress.add(1)
-    model.entity_tower.load_state_dict(tower.state_dict())
 
 
 def main() -> None:

@@ -1,0 +1,40 @@
+"""The baseline of sentence-transformers in jobs/paper/open: what it trains is the model that is then tested."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import torch
+
+from pel_ray.encoder import ModelSettings, load_model
+from pel_ray.steps.import_jsonl import JsonlSettings, import_jsonl
+from pel_ray.steps.train_plan import TrainPlan, TrainSettings
+from tests.models import write_encoder
+from tests.ranking_set import NUM_ENTITIES, NUM_MENTIONS, entity, mention
+from tests.samples import write_jsonl
+
+SCRIPT = Path(__file__).parent.parent / "jobs" / "paper" / "open" / "mnrl.py"
+
+
+def test_both_towers_learn_the_same_finite_weights(tmp_path: Path) -> None:
+    spec = importlib.util.spec_from_file_location("mnrl", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    files = {"kb": tmp_path / "kb.jsonl", "mentions": tmp_path / "mentions.jsonl"}
+    write_jsonl(files["kb"], [entity(number) for number in range(NUM_ENTITIES)])
+    write_jsonl(files["mentions"], [mention(number) for number in range(NUM_MENTIONS)])
+    import_jsonl(JsonlSettings(out=str(tmp_path / "set"), **{name: [str(file)] for name, file in files.items()}))
+    model = {"encoder": str(write_encoder(tmp_path / "tiny")), "pooling": "mention"}
+    given = {"data": str(tmp_path / "set"), "out": str(tmp_path / "run"), "model": model}
+    plan = TrainPlan(TrainSettings.model_validate(given | {"optimiser": {"epochs": 2, "lr": 1e-3, "batch_size": 8}}))
+    trained, untrained = load_model(plan.settings.model), load_model(ModelSettings.model_validate(model))
+    script.train(trained, plan)
+    pairs = zip(trained.entity_tower.parameters(), trained.mention_tower.parameters(), strict=True)
+    assert all(torch.equal(one, other) and one.isfinite().all() for one, other in pairs)
+    moved = [
+        not torch.equal(one, other)
+        for one, other in zip(trained.entity_tower.parameters(), untrained.entity_tower.parameters(), strict=True)
+    ]
+    assert sum(moved) > len(moved) / 2
