@@ -23,6 +23,7 @@ from pyarrow import ArrowException, fs
 from pel_ray.errors import InputError, StorageError
 
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+://")
+_BUCKETS = ("s3://", "gs://", "gcs://")
 _CREDENTIALS = re.compile(r"://[^/@\s]+@")
 _PLAIN = "/:@!$&'()*+,;=~"
 """Characters of a path that stand for themselves in a URI."""
@@ -213,6 +214,8 @@ def locate(where: Where) -> Location:
         if host not in ("", "localhost"):
             raise StorageError(f"{text}: expected file:///path; {host!r} is another host")
         return _locate_local(f"/{unquote(path)}")
+    if name in _BUCKETS and not re.split("[/?]", text[len(name) :])[0].rpartition("@")[2]:
+        raise StorageError(f"{without_credentials(text)}: names no bucket, expected {name}bucket/key. Put its name in")
     try:
         filesystem, path = fs.FileSystem.from_uri(_with_time_limit(name + text[len(name) :]))
     except (ArrowException, OSError, ValueError) as error:

@@ -54,6 +54,9 @@ class Tally:
         if len(examples) < EXAMPLES_KEPT:
             examples.append(str(error))
 
+    def num_read(self, subject: str) -> int:
+        return self._read[subject]
+
     def kept(self, subject: str) -> int:
         return self._read[subject] - sum(self._dropped[subject].values())
 

@@ -177,10 +177,15 @@ MENTION_ROWS = [
 ]
 
 
-BLINK_ENTITIES = [{"title": "zero", "text": "nothing"}, {"title": "one", "text": "unit", "world": "numbers"}]
+BLINK_ENTITIES = [
+    {"title": "zero", "text": "nothing", "world": "numbers"},
+    {"title": "one", "text": "unit", "world": "numbers"},
+    {"title": "red", "text": "hue", "world": "colours"},
+]
 BLINK_MENTIONS = [
-    {"context_left": "the", "mention": "unit", "context_right": "", "label_id": 1, "label_title": "one"},
-    {"context_left": "", "mention": "nil", "context_right": "is null", "label_id": 0, "world": "numbers"},
+    {"context_left": "the", "mention": "unit", "label_id": 1, "label_title": "one", "world": "numbers"},
+    {"context_right": "is null", "mention": "nil", "label_id": 0, "world": "numbers"},
+    {"context_left": "a", "mention": "crimson", "label_id": 0, "label_title": "red", "world": "colours"},
 ]
 
 

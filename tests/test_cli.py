@@ -97,6 +97,12 @@ def test_a_path_that_is_none_is_one_line(pel_ray: RunCommand, path: str) -> None
     assert pel_ray("show", path).error
 
 
+@pytest.mark.parametrize("uri", ["s3://", "gs://", "s3:///x", "s3://?region=x"])
+def test_a_bucket_without_a_name_is_told(pel_ray: RunCommand, tmp_path: Path, uri: str) -> None:
+    (tmp_path / "toy.obo").write_text(OBO)
+    assert "names no bucket, expected" in pel_ray("import", "obo", "toy.obo", "--out", uri).error
+
+
 def test_file_uris_and_names_that_are_not_text_do_no_harm(pel_ray: RunCommand, tmp_path: Path) -> None:
     (tmp_path / os.fsdecode(b"\xff.obo")).touch()
     (tmp_path / "my toy.obo").write_text(OBO)

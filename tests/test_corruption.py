@@ -1,7 +1,7 @@
 """Damaged files: a clean error, or read as what they now say; never a traceback, never a silent loss.
 
-That nothing is lost in silence is checked by the import itself: it fails as a bug when the rows it wrote are not the
-rows it counted as read and not dropped.
+That nothing is lost in silence is checked by the import itself, which fails as a bug when the rows it wrote are not
+the rows it counted as read and not dropped, and by comparing with the rows of the whole file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pel_ray.errors import PelRayError
 from pel_ray.steps.import_jsonl import BlinkSettings, JsonlSettings, import_blink, import_jsonl
 from pel_ray.steps.import_obo import OboSettings, import_obo
-from pel_ray.steps.import_pubtator import PubtatorSettings, import_pubtator
+from pel_ray.steps.import_pubtator import MedMentionsSettings, PubtatorSettings, import_medmentions, import_pubtator
 from pel_ray.steps.import_umls import UmlsSettings, import_umls
 from pel_ray.steps.import_zeshel import ZeshelSettings, import_zeshel
 from pel_ray.steps.importing import Outcome
@@ -42,6 +42,11 @@ def pubtator(folder: Path, on_error: str) -> list[Outcome]:
             {"files": [str(folder / "corpus.txt")], "out": str(folder / "out"), "on_error": on_error}
         )
     )
+
+
+def medmentions(folder: Path, on_error: str) -> list[Outcome]:
+    given = {"files": [str(folder / "corpus.txt")], "out": str(folder / "out"), "on_error": on_error}
+    return import_medmentions(MedMentionsSettings.model_validate(given))
 
 
 def obo(folder: Path, on_error: str) -> list[Outcome]:
@@ -74,6 +79,7 @@ def blink(folder: Path, on_error: str) -> list[Outcome]:
 
 FORMATS: dict[str, tuple[Run, list[str]]] = {
     "pubtator": (pubtator, ["corpus.txt"]),
+    "medmentions": (medmentions, ["corpus.txt", "corpus_pubtator_pmids_trng.txt"]),
     "obo": (obo, ["toy.obo"]),
     "umls": (umls, ["MRCONSO.RRF", "MRSTY.RRF", "MRDEF.RRF"]),
     "zeshel": (zeshel, ["documents/castles.json", "mentions/train.json"]),
@@ -83,8 +89,10 @@ FORMATS: dict[str, tuple[Run, list[str]]] = {
 
 
 def write(name: str, folder: Path) -> None:
-    if name == "pubtator":
+    if name in ("pubtator", "medmentions"):
         (folder / "corpus.txt").write_text(PUBTATOR)
+        for split, document_id in (("trng", "101"), ("dev", "102"), ("test", "103")):
+            (folder / f"corpus_pubtator_pmids_{split}.txt").write_text(f"{document_id}\n")
     elif name == "obo":
         (folder / "toy.obo").write_text(OBO)
     elif name == "umls":
@@ -132,3 +140,39 @@ def test_damage_is_an_error_or_another_text(
             kind = outcome.manifest.request.kind
             assert len(rows_of(folder / "out", kind)) == outcome.manifest.counts["rows"] > 0
             json.dumps(outcome.manifest.to_json())
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "kind", "key"),
+    [
+        ("pubtator", "corpus.txt", "mentions", "mention"),
+        ("umls", "MRCONSO.RRF", "kb", "entity_id"),
+        ("umls", "MRSTY.RRF", "kb", "entity_id"),
+        ("jsonl", "kb.jsonl", "kb", "title"),
+        ("jsonl", "mentions.jsonl", "mentions", "mention"),
+        ("blink", "entity.jsonl", "kb", "title"),
+        ("blink", "train.jsonl", "mentions", "mention"),
+    ],
+)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(place=st.floats(0, 1, exclude_max=True), cut=st.floats(0, 1, exclude_max=True))
+def test_a_record_that_is_cut_short_leaves_all_others_as_they_were(
+    tmp_path_factory: pytest.TempPathFactory, name: str, file: str, kind: str, key: str, place: float, cut: float
+) -> None:
+    """`key` is the column whose text tells that a row may be of the line that was cut."""
+    whole, damaged = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("damaged")
+    for folder in (whole, damaged):
+        write(name, folder)
+    run, _ = FORMATS[name]
+    lines = (damaged / file).read_text().splitlines()
+    # Of a PubTator file the annotations: without its title a document is none.
+    records = [number for number, line in enumerate(lines) if name != "pubtator" or "\t" in line]
+    number = records[int(place * len(records))]
+    line = lines[number]
+    lines[number] = line[: 1 + int(cut * (len(line) - 2))]
+    (damaged / file).write_text("\n".join(lines))
+    run(whole, "skip")
+    run(damaged, "skip")
+    left = rows_of(damaged / "out", kind)
+    others = [row for row in rows_of(whole / "out", kind) if row[key] not in line]
+    assert others and all(row in left for row in others)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pel_ray.formats.blink_labels import BlinkLabels
 from pel_ray.formats.jsonl import BLINK, PLAIN, Reader, read_entities, read_texts
 from pel_ray.formats.lines import Lines
 from pel_ray.formats.texts import spooled_texts
 from pel_ray.storage import locate
 from pel_ray.tally import Tally
-from tests.conftest import RunCommand
+from tests.conftest import Result, RunCommand
 from tests.reading import by_id, rows_of, sources_of
 from tests.samples import KB_ROWS, MENTION_ROWS, write_jsonl, write_jsonl_set
 
@@ -73,6 +73,41 @@ def test_training_documents_can_be_held_out_for_validation(pel_ray: RunCommand, 
     assert held_out == {"train20", "trainc"}
 
 
+def test_document_ids_of_any_length_can_be_held_out(pel_ray: RunCommand, tmp_path: Path) -> None:
+    rows = [{"doc_id": "1" * 5000, "mention": "x", "label": "E", "split": "train"}]
+    write_jsonl(tmp_path / "m.jsonl", rows)
+    assert pel_ray("import", "jsonl", "--mentions", "m.jsonl", "--out", "set", "--validate-every", "5").code == 0
+
+
+def test_holding_out_of_a_corpus_without_training_documents_is_refused(pel_ray: RunCommand, tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "m.jsonl", [{"mention": "x", "label": "E"}])
+    given = ["import", "jsonl", "--mentions", "test=m.jsonl", "--out", "set", "--validate-every", "5"]
+    error = pel_ray(*given).error
+    assert "all mentions are test" in error and "train=FILE" in error
+    assert not Path("set").exists()
+
+
+def test_offsets_of_null_are_none(pel_ray: RunCommand, tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "m.jsonl", [{"doc_id": "D", "mention": "x", "label": "E", "start": None, "end": None}])
+    assert pel_ray("import", "jsonl", "--mentions", "m.jsonl", "--out", "set").code == 0
+    (row,) = rows_of("set", "mentions")
+    assert (row["context_left"], row["mention"], row["context_right"]) == ("", "x", "")
+
+
+def test_nils_that_are_dropped_are_not_counted_as_nil(pel_ray: RunCommand, tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "m.jsonl", [{"id": 1, "mention": "x", "label": None}] * 3)
+    pel_ray("import", "jsonl", "--mentions", "m.jsonl", "--out", "set", "--on-error", "skip")
+    assert sources_of("set", "mentions")["mentions"]["notes"] == {"NIL": 1}
+
+
+@pytest.mark.parametrize("name", ["kb", "world"])
+def test_a_file_with_a_comma_in_its_name_is_one_file(pel_ray: RunCommand, tmp_path: Path, name: str) -> None:
+    write_jsonl(tmp_path / "a,b.jsonl", KB_ROWS)
+    given = "a,b.jsonl" if name == "kb" else "w=a,b.jsonl"
+    assert pel_ray("import", "jsonl", "--kb", given, "--out", "set").code == 0
+    assert {row["world"] for row in rows_of("set", "kb")} == {"" if name == "kb" else "w"}
+
+
 def test_blink_entities_without_an_id_are_known_by_their_row(pel_ray: RunCommand, tmp_path: Path) -> None:
     write_jsonl(tmp_path / "entity.jsonl", [{"title": "zero", "text": "nil"}, {"title": "one", "text": "unit"}])
     row = {"context_left": "the", "mention": "unit", "context_right": "", "label_id": 1, "label_title": "one"}
@@ -85,13 +120,114 @@ def test_blink_entities_without_an_id_are_known_by_their_row(pel_ray: RunCommand
     assert (mention["entity_ids"], mention["world"], mention["split"]) == (["1"], "numbers", "train")
 
 
+def _blink(pel_ray: RunCommand, kb: str, *more: str, code: int = 0) -> Result:
+    result = pel_ray("import", "blink", "--kb", kb, "--mentions", "train=m.jsonl", "--out", "set", *more)
+    assert result.code == code, result
+    return result
+
+
+def _golds() -> list[list[str]]:
+    return [row["entity_ids"] for row in rows_of("set", "mentions")]
+
+
+def test_a_skipped_entity_of_blink_keeps_its_row(pel_ray: RunCommand, tmp_path: Path) -> None:
+    (tmp_path / "kb.jsonl").write_text('{"title": "zero"}\n{"title":\n{"text": "no title"}\n{"title": "three"}\n')
+    write_jsonl(tmp_path / "m.jsonl", [{"mention": "x", "label_id": 3, "label_title": "three"}])
+    _blink(pel_ray, "kb.jsonl", "--on-error", "skip")
+    assert {name: row["title"] for name, row in by_id("set", "kb").items()} == {"0": "zero", "3": "three"}
+    assert _golds() == [["3"]]
+
+
+@pytest.mark.parametrize("is_one_file", [True, False])
+def test_labels_of_blink_count_within_the_world_of_the_mention(
+    pel_ray: RunCommand, tmp_path: Path, is_one_file: bool
+) -> None:
+    worlds = {world: [{"document_id": f"{world}{n}", "title": f"{world} {n}"} for n in range(3)] for world in "ab"}
+    for world, rows in worlds.items():
+        write_jsonl(tmp_path / f"{world}.json", rows)
+    both = [
+        row | {"world": world}
+        for rows in zip(*worlds.values(), strict=True)
+        for world, row in zip("ab", rows, strict=True)
+    ]
+    write_jsonl(tmp_path / "both.json", both)
+    labels = [("a", 0), ("b", 0), ("b", 2), ("a", 1)]
+    mentions = [
+        {"mention": "x", "world": world, "label_id": row, "label_title": f"{world} {row}"} for world, row in labels
+    ]
+    write_jsonl(tmp_path / "m.jsonl", mentions)
+    _blink(pel_ray, "both.json" if is_one_file else "a=a.json,b=b.json")
+    assert _golds() == [[f"{world}{row}"] for world, row in labels]
+    assert {row["world"] for row in rows_of("set", "kb")} == {"a", "b"}
+
+
+def test_a_damaged_row_of_a_world_moves_no_label_of_it_or_of_another(pel_ray: RunCommand, tmp_path: Path) -> None:
+    for world in "ab":
+        (tmp_path / f"{world}.json").write_text(f'{{\n{{"title": "{world} one"}}\n{{\n')
+    write_jsonl(
+        tmp_path / "m.jsonl", [{"mention": "x", "world": w, "label_id": 1, "label_title": f"{w} one"} for w in "ab"]
+    )
+    _blink(pel_ray, "a=a.json,b=b.json", "--on-error", "skip")
+    assert _golds() == [["1"], ["4"]] and set(by_id("set", "kb")) == {"1", "4"}
+
+
+def test_a_page_of_wikipedia_is_known_by_its_number(pel_ray: RunCommand, tmp_path: Path) -> None:
+    pages = {12: "Anarchism", 25: "Autism"}
+    url = "https://en.wikipedia.org/wiki?curid="
+    write_jsonl(tmp_path / "kb.jsonl", [{"idx": f"{url}{n}", "title": title} for n, title in pages.items()])
+    write_jsonl(tmp_path / "m.jsonl", [{"mention": "x", "label_id": n, "label_title": t} for n, t in pages.items()])
+    _blink(pel_ray, "kb.jsonl")
+    assert list(by_id("set", "kb")) == ["12", "25"]
+    assert _golds() == [["12"], ["25"]]
+
+
+@given(st.lists(st.tuples(st.sampled_from(["", "a", "b"]), st.text("xyz", min_size=1, max_size=3)), min_size=1))
+def test_labels_written_as_blink_does_read_back_as_the_entities(
+    tmp_path_factory: pytest.TempPathFactory, written: list[tuple[str, str]]
+) -> None:
+    folder = tmp_path_factory.mktemp("blink")
+    entities, mentions = [], []
+    for number, (world, title) in enumerate(written):
+        row = sum(other == world for other, _ in written[:number])
+        entities.append({"document_id": f"E{number}", "title": title, "world": world})
+        mentions.append({"mention": "m", "label_id": row, "label_title": title, "world": world})
+    labels = BlinkLabels()
+    labels.read(Lines([locate(write_jsonl(folder / "kb.jsonl", entities))]), "")
+    source = Lines([locate(write_jsonl(folder / "m.jsonl", mentions))])
+    with spooled_texts() as texts:
+        reader = Reader(dialect=BLINK, texts=texts, splits={}, context=10, golds=labels.golds)
+        read = list(reader.read(source, "train", Tally()))
+    assert [row.entity_ids for row in read] == [(f"E{number}",) for number in range(len(written))]
+
+
+@pytest.mark.parametrize(
+    ("kb", "fields", "expected"),
+    [
+        ("kb.jsonl", {"label_title": "zero"}, "label_id 1 is 'one' in the KB given, label_title says 'zero'"),
+        ("w=kb.jsonl", {"world": "w", "label_id": 2}, "names no entity of world 'w', which has 2 rows"),
+        ("w=kb.jsonl", {"world": "v"}, "names no entity of world 'v', of which the KB has none"),
+    ],
+)
+def test_labels_that_name_no_entity_or_another_are_refused_or_counted(
+    pel_ray: RunCommand, tmp_path: Path, kb: str, fields: dict[str, Any], expected: str
+) -> None:
+    write_jsonl(tmp_path / "kb.jsonl", [{"title": "zero"}, {"title": "one"}])
+    row = {"mention": "x", "label_id": 1, "label_title": "One ", "world": "w"}
+    write_jsonl(tmp_path / "m.jsonl", [row, row | fields])
+    error = _blink(pel_ray, kb, code=1).error
+    assert expected in error and "m.jsonl:2" in error and "--kb WORLD=FILE" in error
+    _blink(pel_ray, kb, "--on-error", "skip")
+    assert sum(sources_of("set", "mentions")["mentions"]["dropped"].values()) == 1
+    assert _golds() == [["1"]]
+
+
 @pytest.mark.parametrize(
     ("row", "expected"),
     [
         ({"id": "E9"}, "has no title. Expected title or name; found id"),
-        ({"id": "E9", "name": "  "}, "E9 has no title"),
-        ({"id": "", "name": "x"}, "has an empty id"),
-        ({"id": "E1", "name": "x"}, "the id E1 stands twice"),
+        ({"id": "E9", "name": "  "}, "E9 has no title. Give it one, or pass --on-error skip"),
+        ({"id": "", "name": "x"}, "has an empty id. Give it one, or pass --on-error skip"),
+        ({"id": "E1", "name": "x"}, "the id E1 stands twice. Ids must be unique: remove one; --on-error skip keeps"),
         ({"id": "E9", "name": ["x"]}, 'name is ["x"], expected text'),
         ({"id": "E9", "name": "x", "synonyms": {"a": 1}}, "synonyms is"),
         ({"id": "E9", "name": "x", "synonyms": ["a", " "], "types": [1.5]}, "types is [1.5]"),
@@ -158,6 +294,14 @@ def test_bad_records_of_every_kind_can_be_skipped_and_are_counted(pel_ray: RunCo
     assert counts["kept"] == len(good) and sum(counts["dropped"].values()) == len(bad)
 
 
+def test_a_dropped_entity_does_not_take_its_id_along(pel_ray: RunCommand, tmp_path: Path) -> None:
+    write_jsonl(
+        tmp_path / "kb.jsonl", [{"id": "E1", "title": " "}, {"id": "E1", "title": "x"}, {"id": "E1", "title": "y"}]
+    )
+    assert pel_ray("import", "jsonl", "--kb", "kb.jsonl", "--out", "set", "--on-error", "skip").code == 0
+    assert [row["title"] for row in rows_of("set", "kb")] == ["x"]
+
+
 def test_options_that_would_do_nothing_are_refused(pel_ray: RunCommand, tmp_path: Path) -> None:
     write_jsonl(tmp_path / "kb.jsonl", KB_ROWS)
     given = ["import", "jsonl", "--kb", "kb.jsonl", "--out", "set"]
@@ -185,7 +329,7 @@ def test_a_written_kb_reads_back_the_same(
         for number, (title, synonyms, description) in enumerate(written)
     ]
     path = write_jsonl(tmp_path_factory.mktemp("kb") / "kb.jsonl", rows)
-    read = list(read_entities(Lines([locate(path)]), PLAIN, Tally(), itertools.count()))
+    read = list(read_entities(Lines([locate(path)]), PLAIN, Tally()))
     assert [(e.entity_id, e.title, e.description) for e in read] == [
         (row["id"], row["title"], row["description"]) for row in rows
     ]

@@ -22,12 +22,12 @@ def lines_of(path: Path) -> list[tuple[int, str]]:
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (b"", "is empty"),
-        (gzip.compress(b"", mtime=0), "is empty"),
-        (b"\n \n\n", "holds blank lines only"),
+        (b"", "is empty. Expected lines of text: name another file"),
+        (gzip.compress(b"", mtime=0), "is empty. Expected lines of text"),
+        (b"\n \n\n", "holds blank lines only. Expected lines of text"),
         (gzip.compress(b"a\nb\n" * 1000, mtime=0)[:-20], "cut short"),
         (gzip.compress(b"a\nb\n" * 1000, mtime=0)[:-8] + b"\0" * 8, "damaged"),
-        (b"a\nb\0c\n", "x:2: holds a NUL byte"),
+        (b"a\nb\0c\n", "x:2: holds a NUL byte.*Convert it first"),
         (b"a\nna\xefve\n", "x:2: byte 0xef at column 3 is not UTF-8"),
         (b"PK\x03\x04rest", "is a zip archive"),
         ("a\nb".encode("utf-16"), "is UTF-16 text"),

@@ -129,6 +129,37 @@ def test_a_skipped_term_leaves_no_mentions_behind(pel_ray: RunCommand, tmp_path:
     assert counts["synonyms"]["kept"] == sum(len(row["synonyms"]) for row in rows_of("set", "kb"))
 
 
+def test_a_stanza_without_an_id_can_be_skipped_and_is_counted(pel_ray: RunCommand, tmp_path: Path) -> None:
+    nameless = '[Term]\nname: lost\nsynonym: "gone" EXACT []\n\n[Term]\nis_obsolete: true\nreplaced_by: TOY:3\n\n'
+    (tmp_path / "x.obo").write_text(OBO.replace("[Term]\nid: TOY:2", f"{nameless}[Term]\nid: TOY:2"))
+    assert "--on-error skip" in pel_ray("import", "obo", "x.obo", "--out", "set").error
+    assert pel_ray("import", "obo", "x.obo", "--out", "set", "--on-error", "skip").code == 0
+    counts = sources_of("set", "kb")
+    assert counts["terms"]["dropped"] == {"without an id": 2, "obsolete": 1}
+    assert counts["synonyms"]["dropped"]["of a term that was dropped"] == 1
+    (tmp_path / "whole.obo").write_text(OBO)
+    pel_ray("import", "obo", "whole.obo", "--out", "whole")
+    assert rows_of("set", "kb") == rows_of("whole", "kb")
+
+
+def test_a_skipped_term_gives_its_children_no_blank_type(pel_ray: RunCommand, tmp_path: Path) -> None:
+    (tmp_path / "x.obo").write_text(OBO.replace("name: infection\n", ""))
+    pel_ray("import", "obo", "x.obo", "--out", "set", "--on-error", "skip", "--branch-depth", "1")
+    assert {name: row["types"] for name, row in by_id("set", "kb").items()} == {
+        "TOY:1": [],
+        "TOY:3": ["toy disease"],
+        "TOY:5": [],
+    }
+
+
+def test_the_second_of_two_equal_ids_changes_no_type(pel_ray: RunCommand, tmp_path: Path) -> None:
+    (tmp_path / "x.obo").write_text(OBO + "\n[Term]\nid: TOY:2\nname: double\n")
+    assert "the id TOY:2 stands twice, first at x.obo:8" in pel_ray("import", "obo", "x.obo", "--out", "set").error
+    pel_ray("import", "obo", "x.obo", "--out", "set", "--on-error", "skip", "--branch-depth", "1")
+    entities = by_id("set", "kb")
+    assert entities["TOY:2"]["types"] == ["infection"] == entities["TOY:5"]["types"]
+
+
 def test_braces_in_a_name_are_part_of_it(pel_ray: RunCommand, tmp_path: Path) -> None:
     (tmp_path / "x.obo").write_text(OBO.replace("name: disease", "name: bis {2,4} methyl"))
     pel_ray("import", "obo", "x.obo", "--out", "set", "--branch-depth", "99999999999")

@@ -92,6 +92,37 @@ def test_a_document_in_two_files_is_noticed(pel_ray: RunCommand, corpus: Path, t
     assert "test.txt:1" in error and "corpus.txt:1" in error
 
 
+def test_a_file_given_twice_is_noticed_and_counted_once(pel_ray: RunCommand, corpus: Path) -> None:
+    given = ["import", "pubtator", f"train={corpus}", f"test={corpus}", "--out", "set"]
+    error = pel_ray(*given).error
+    assert "corpus.txt:1: document 101 was read from here before" in error and "Name it once" in error
+    assert pel_ray(*given, "--on-error", "skip").code == 0
+    counts = sources_of("set", "mentions")
+    assert (counts["documents"]["kept"], counts["mentions"]["kept"]) == (2, 5)
+    assert counts["documents"]["dropped"] == {"stands twice": 2}
+    assert {row["split"] for row in rows_of("set", "mentions")} == {"train"}
+
+
+@pytest.mark.parametrize(
+    ("column", "expected"),
+    [
+        (
+            "tmVar:p|SUB|V|600|E;HGVS:p.V600E;VariantGroup:1;CorrespondingGene:673;RS#:113488022",
+            ["tmVar:p|SUB|V|600|E", "HGVS:p.V600E", "RS#:113488022"],
+        ),
+        ("c|SUB|IVS35+1G|A", ["c|SUB|IVS35+1G|A"]),
+        ("|Allele|T|7", ["|Allele|T|7"]),
+        ("D1|D2", ["D1", "D2"]),
+    ],
+)
+def test_a_mutation_is_not_cut_at_the_bars_within_its_id(
+    pel_ray: RunCommand, tmp_path: Path, column: str, expected: list[str]
+) -> None:
+    (tmp_path / "x.txt").write_text(f"1|t|V600E\n1|a|\n1\t0\t5\tV600E\tMutation\t{column}\n")
+    assert pel_ray("import", "pubtator", "x.txt", "--out", "set", "--composites", "drop").code == 0
+    assert [row["entity_ids"] for row in rows_of("set", "mentions")] == [expected]
+
+
 @pytest.mark.parametrize("start", ["-6", "11.0", " 11", "", "\uff11\uff11", "9" * 5000])
 def test_an_annotation_with_a_bad_start_is_no_relation(pel_ray: RunCommand, corpus: Path, start: str) -> None:
     corpus.write_text(PUBTATOR.replace("\t11\t16", f"\t{start}\t16"))

@@ -16,7 +16,7 @@ from pel_ray.storage import locate
 from pel_ray.tally import Tally
 from tests.conftest import RunCommand
 from tests.reading import by_id, rows_of, sources_of
-from tests.samples import CONSO, STY, conso, write_umls
+from tests.samples import CONSO, DEF, STY, conso, write_umls
 
 
 @pytest.fixture
@@ -83,6 +83,7 @@ def test_filters_choose_concepts(pel_ray: RunCommand, meta: Path, options: list[
 
 def test_an_unknown_type_gets_the_nearest_names(pel_ray: RunCommand, meta: Path) -> None:
     assert "Disease or Syndrome" in pel_ray("import", "umls", meta, "--out", "set", "--types", "Disease").error
+    assert "T099 Family Group" in pel_ray("import", "umls", meta, "--out", "set", "--types", "T999").error
 
 
 def _split(content: bytes) -> list[bytes]:
@@ -128,6 +129,21 @@ def test_malformed_tables_are_refused(pel_ray: RunCommand, meta: Path, content: 
     (meta / "MRCONSO.RRF").write_text(content)
     assert expected in pel_ray("import", "umls", meta, "--out", "set").error
     assert not Path("set").exists()
+
+
+def test_rows_that_are_no_rows_can_be_skipped_and_are_counted(pel_ray: RunCommand, meta: Path) -> None:
+    pel_ray("import", "umls", meta, "--out", "whole")
+    bad = {"MRCONSO": ("names", CONSO), "MRSTY": ("types", STY), "MRDEF": ("definitions", DEF)}
+    for table, (_, content) in bad.items():
+        first = content.splitlines(keepends=True)[0]
+        (meta / f"{table}.RRF").write_text(f"C0000001|cut\n{first[8:]}{content}C0000009|T0")
+    assert "--on-error skip" in pel_ray("import", "umls", meta, "--out", "set").error
+    assert pel_ray("import", "umls", meta, "--out", "set", "--on-error", "skip").code == 0
+    assert rows_of("set", "kb") == rows_of("whole", "kb")
+    counts = sources_of("set", "kb")
+    for subject, _ in bad.values():
+        dropped = counts[subject]["dropped"]
+        assert (dropped["wrong number of fields"], dropped["without a concept"]) == (2, 1)
 
 
 def test_damage_after_the_last_concept_that_is_asked_for_is_noticed(pel_ray: RunCommand, meta: Path) -> None:

@@ -60,6 +60,7 @@ def test_worlds_and_splits_are_kept(pel_ray: RunCommand, tmp_path: Path) -> None
         ({"context_document_id": "NO"}, "document NO is in no file of documents/"),
         ({"start_index": "4"}, 'start_index is "4", expected a whole number'),
         ({"label_document_id": None}, "has no label"),
+        ({"label_document_id": ""}, "has an empty label_document_id"),
     ],
 )
 def test_mentions_that_cannot_be_are_refused(

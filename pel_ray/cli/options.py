@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -178,4 +179,11 @@ def _without_none(annotation: Any) -> Any:
 
 def _value(value: Any) -> Any:
     """A list may be given as A,B or by repeating the option."""
-    return [word for text in value for word in text.split(",") if word.strip()] if isinstance(value, tuple) else value
+    return [word for text in value for word in _words(text)] if isinstance(value, tuple) else value
+
+
+def _words(text: str) -> list[str]:
+    # A file may have a comma in its name, also behind SPLIT=.
+    if "," in text and any(os.path.exists(path) for path in (text, text.partition("=")[2])):
+        return [text]
+    return [word for word in text.split(",") if word.strip()]

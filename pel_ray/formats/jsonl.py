@@ -6,9 +6,9 @@ A mention's text comes with its contexts (`context_left`, `mention`, `context_ri
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 
 from pel_ray.errors import BadRecord
@@ -27,7 +27,7 @@ class Dialect:
     kb: Aliases
     mentions: Aliases
     rows_are_ids: bool = False
-    """An entity without an id is known by its row, counted from 0."""
+    """An entity without an id is known by its row, counted from 0, and a page of Wikipedia by the number in its URL."""
 
 
 DOCUMENTS: Aliases = {
@@ -62,34 +62,53 @@ PLAIN = Dialect(
     },
 )
 BLINK = Dialect(
-    kb=PLAIN.kb | {"entity_id": ("document_id", "idx", "id"), "title": ("title", "entity"), "world": ("world", "type")},
-    mentions=PLAIN.mentions | {"entity_ids": ("label_id",), "world": ("world", "type"), "types": ("types",)},
+    kb=PLAIN.kb | {"entity_id": ("document_id", "idx", "id"), "title": ("title", "entity"), "number": ("idx", "id")},
+    mentions=PLAIN.mentions
+    | {"entity_ids": ("label_id",), "world": ("world", "type"), "types": ("types",), "label_title": ("label_title",)},
     rows_are_ids=True,
 )
+_PAGE_NUMBER = re.compile(r"https?://\S*[?&]curid=([0-9]+)")
 _NIL_LABELS = frozenset({"NIL", "-1"})
 
 
-def read_entities(lines: Lines, dialect: Dialect, tally: Tally, rows: Iterator[int]) -> Iterator[Entity]:
-    """`rows` counts the entities of all files of a KB."""
+def read_entities(lines: Lines, dialect: Dialect, tally: Tally, world: str = "") -> Iterator[Entity]:
+    """The entities of a file, of `world` where they name none; the tally counts the rows of all files of a KB."""
     for record in read_records(lines, dialect.kb, tally, "entities"):
-        row_id = str(next(rows)) if dialect.rows_are_ids else None
-        entity = tally.attempt("entities", partial(_entity, record, row_id))
+        # Not the number of records so far: one that is left out keeps its row, or the labels of all later ones shift.
+        row = tally.num_read("entities") - 1
+        entity = tally.attempt("entities", partial(entity_of, record, dialect, row, world))
         if entity is not None:
             yield entity
 
 
-def _entity(record: Record, row_id: str | None) -> Entity:
+def entity_of(record: Record, dialect: Dialect, row: int, world: str) -> Entity:
+    entity_id = record.name("entity_id", str(row) if dialect.rows_are_ids else None)
     return Entity(
-        entity_id=record.name("entity_id", row_id),
+        entity_id=page_number(entity_id) if dialect.rows_are_ids else entity_id,
         title=record.name("title"),
         types=record.names("types"),
         description=record.text("description", ""),
         synonyms=record.names("synonyms"),
         alternative_ids=record.names("alternative_ids"),
         xrefs=record.names("xrefs"),
-        world=record.name("world", ""),
+        world=record.name("world", world),
         where=record.where,
     )
+
+
+def page_number(name: str) -> str:
+    """The number of a page of Wikipedia, given by its URL; any other name stays as it is."""
+    match = _PAGE_NUMBER.fullmatch(name)
+    return match[1] if match else name
+
+
+def labels_of(record: Record) -> tuple[str, ...]:
+    """The golds of a mention as its record states them."""
+    if not record.has("entity_ids"):
+        names = " or ".join(record.aliases["entity_ids"])
+        problem = f"has no label ({names}). Write null where the KB does not hold it (NIL)"
+        raise BadRecord(record.where, "without a label", problem)
+    return tuple(label for label in record.names("entity_ids") if label not in _NIL_LABELS)
 
 
 def read_texts(lines: Lines, texts: Texts, splits: dict[str, str], tally: Tally) -> None:
@@ -113,27 +132,26 @@ class Reader:
     splits: dict[str, str]
     """The split of each document that has one."""
     context: int
-    rows: Iterator[int] = field(default_factory=itertools.count)
-    """Numbers for mentions without an id, over all files."""
+    golds: Callable[[Record], tuple[str, ...]] = labels_of
 
     def read(self, lines: Lines, split: str, tally: Tally) -> Iterator[Mention]:
         for record in read_records(lines, self.dialect.mentions, tally, "mentions"):
-            mention = tally.attempt("mentions", partial(self._mention, record, split))
+            # A mention without an id is numbered by its row over all files, left out or not, as entities are.
+            row = tally.num_read("mentions") - 1
+            mention = tally.attempt("mentions", partial(self._mention, record, split, row))
             if mention is not None:
-                if not mention.entity_ids:
-                    tally.note("mentions", "NIL")
                 yield mention
 
-    def _mention(self, record: Record, split: str) -> Mention:
+    def _mention(self, record: Record, split: str, row: int) -> Mention:
         document_id = record.name("document_id", "")
         left, mention, right = self._parts(record, document_id)
         return Mention(
-            mention_id=record.name("mention_id", f"mention-{next(self.rows)}"),
+            mention_id=record.name("mention_id", f"mention-{row}"),
             document_id=document_id,
             context_left=cut_left(left, self.context),
             mention=mention,
             context_right=cut_right(right, self.context),
-            entity_ids=_labels(record),
+            entity_ids=self.golds(record),
             split=split_name(split or record.name("split", self.splits.get(document_id, ""))),
             world=record.name("world", ""),
             types=record.names("types"),
@@ -145,7 +163,7 @@ class Reader:
         if record.is_set("context_left") or record.is_set("context_right"):
             return record.text("context_left", ""), record.text("mention"), record.text("context_right", "")
         text = record.text("context") if record.is_set("context") else self.texts.get(document_id)
-        if text is None and not record.has("start"):
+        if text is None and not (record.is_set("start") or record.is_set("end")):
             return "", record.text("mention"), ""
         if text is None:
             problem = f"document {document_id!r} is not among the {len(self.texts):,} documents given"
@@ -159,11 +177,3 @@ class Reader:
             )
             raise BadRecord(record.where, "text and offsets disagree", problem)
         return text[:start], said, text[end:]
-
-
-def _labels(record: Record) -> tuple[str, ...]:
-    if not record.has("entity_ids"):
-        names = " or ".join(record.aliases["entity_ids"])
-        problem = f"has no label ({names}). Write null where the KB does not hold it (NIL)"
-        raise BadRecord(record.where, "without a label", problem)
-    return tuple(label for label in record.names("entity_ids") if label not in _NIL_LABELS)

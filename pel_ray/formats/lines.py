@@ -18,6 +18,7 @@ from pel_ray.storage import Location, storage_errors
 BUFFER_BYTES = 1 << 20
 START_BYTES = 200
 """Of a line that cannot be read, what is looked at to tell what it was."""
+NO_TEXT = "Expected lines of text: name another file, or write or download this one again"
 _GZIP = b"\x1f\x8b"
 _FOREIGN = {
     b"PK\x03\x04": "a zip archive",
@@ -68,7 +69,7 @@ class Lines:
             except (EOFError, gzip.BadGzipFile, zlib.error) as error:
                 raise self._broken(number + 1, error) from error
         if is_blank:
-            raise InputError(self.name, "holds blank lines only" if number else "is empty")
+            raise InputError(self.name, f"{'holds blank lines only' if number else 'is empty'}. {NO_TEXT}")
 
     def checked(self, max_bytes: int) -> Iterator[CheckedLine]:
         """Every line, also those that cannot be read or are longer than `max_bytes`, which say so."""
@@ -102,7 +103,7 @@ class Lines:
     def _text_stream(self, buffered: io.BufferedReader[Any]) -> BinaryIO:
         start = buffered.peek(8)[:8]
         if not start:
-            raise InputError(self.name, "is empty")
+            raise InputError(self.name, f"is empty. {NO_TEXT}")
         for magic, kind in _FOREIGN.items():
             if start.startswith(magic):
                 raise InputError(self.name, f"is {kind}, expected UTF-8 text, plain or gzipped. Convert it first")
@@ -112,7 +113,8 @@ class Lines:
 
     def _decoded(self, line: bytes, number: int) -> str:
         if b"\0" in line:
-            raise InputError(self.where(number), "holds a NUL byte: it is binary, expected UTF-8 text")
+            problem = "holds a NUL byte: it is binary, expected UTF-8 text, plain or gzipped. Convert it first"
+            raise InputError(self.where(number), problem)
         try:
             return line.decode()
         except UnicodeDecodeError as error:

@@ -36,14 +36,14 @@ class Term:
 
 
 def read_terms(lines: Lines, tally: Tally) -> Iterator[Term]:
-    """The terms of an ontology, obsolete ones included; stanzas of other kinds are counted and passed over."""
+    """The terms of an ontology, obsolete ones and those without an id too; stanzas of other kinds are counted."""
     term: Term | None = None
     num_stanzas = 0
     for number, line in lines:
         line = line.strip()
         if line.startswith("["):
             if term is not None:
-                yield _checked(term)
+                yield term
             if not line.endswith("]"):
                 raise InputError(lines.where(number), f"stanza header {line!r} does not end in ]")
             num_stanzas += 1
@@ -59,15 +59,9 @@ def read_terms(lines: Lines, tally: Tally) -> Iterator[Term]:
             if term is not None:
                 _read_tag(term, tag, value.strip(), lines.where(number))
     if term is not None:
-        yield _checked(term)
+        yield term
     if num_stanzas == 0:
         raise InputError(lines.name, "holds no stanza. Expected OBO with [Term] stanzas")
-
-
-def _checked(term: Term) -> Term:
-    if not term.id:
-        raise InputError(term.where, "a [Term] stanza without `id:`. Every term needs one")
-    return term
 
 
 def _read_tag(term: Term, tag: str, value: str, where: str) -> None:
@@ -140,11 +134,14 @@ class Hierarchy:
     def of(cls, terms: Iterable[Term]) -> Hierarchy:
         hierarchy = cls()
         for term in terms:
+            if not term.id:
+                continue
             if term.is_obsolete:
                 for live in term.replaced_by:
                     hierarchy.replaced.setdefault(live, []).append(term.id)
-            else:
-                hierarchy.names[term.id] = term.name
+            elif not hierarchy.names.get(term.id):
+                # Of two terms with one id the first that has a name is kept, so it speaks for both here too.
+                hierarchy.names[term.id] = term.name.strip()
                 hierarchy.parents[term.id] = term.parents
         for parents in hierarchy.parents.values():
             # A parent outside the file, or obsolete, does not make its child less of a root.
@@ -172,7 +169,7 @@ class Hierarchy:
                 if top not in found.setdefault(term, set()):
                     found[term].add(top)
                     stack += children.get(term, ())
-        return {term: tuple(sorted(self.names[top] for top in tops)) for term, tops in found.items()}
+        return {term: tuple(sorted(filter(None, (self.names[top] for top in tops)))) for term, tops in found.items()}
 
 
 def entity_of(

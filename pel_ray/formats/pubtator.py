@@ -6,7 +6,8 @@
 
 Offsets count characters of title, one separator, abstract. An id of `-1` or `-` is NIL, `A|B` and `A;B` are
 several ids, `A+B` is a composite mention, a seventh column names the parts of a composite, and four-column lines are
-relations between entities, which linking does not use.
+relations between entities, which linking does not use. A mutation (`tmVar:p|SUB|V|600|E;RS#:113488022`) has several
+ids between semicolons only.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ TEXT_LINE = re.compile(r"([^|\t]+)\|([ta])\|(.*)", re.DOTALL)
 _RELATION = re.compile(r"[A-Za-z_][\w-]*")
 _OFFSET = re.compile(r"[0-9]{1,9}")
 _ID_SEPARATOR = re.compile(r"[|;+]")
+_MUTATION = re.compile(r"tmVar:|HGVS:|RS#:|[a-z]?\|[A-Za-z]+\|")
+_NO_IDS = ("VariantGroup:", "Corresponding")
+"""What stands beside the ids of a mutation: the number of a group in the document, its gene, its species."""
 _NIL_IDS = frozenset({"", "-", "-1", "NIL"})
 
 
@@ -76,12 +80,16 @@ def read_documents(lines: Lines, tally: Tally, seen: dict[str, str]) -> Iterator
         num_documents += 1
         tally.read("documents")
         where = lines.where(document.line)
-        first = seen.setdefault(document.document_id, where)
-        if first == where:
+        # Not setdefault and a comparison: in a file that is given twice, both stand at the same place.
+        first = seen.get(document.document_id)
+        if first is None:
+            seen[document.document_id] = where
             yield document
             continue
-        problem = f"document {document.document_id} stands here and at {first}. Remove one, or pass --on-error skip"
-        tally.problem("documents", "stands twice", where, problem)
+        second = f"stands here and at {first}. Remove one, or pass --on-error skip"
+        if first == where:
+            second = "was read from here before: the file is given twice. Name it once"
+        tally.problem("documents", "stands twice", where, f"document {document.document_id} {second}")
         tally.drop("mentions", "in a document that stands twice", len(document.annotations))
     if not num_documents:
         raise InputError(lines.name, "holds no PubTator document, which starts with a line `PMID|t|title`")
@@ -134,10 +142,17 @@ def _annotate(document: Document | None, line: str, number: int, lines: LineSour
             end=int(end),
             text=text,
             types=tuple(filter(None, types.split(","))),
-            ids=tuple(name for word in _ID_SEPARATOR.split(ids) if (name := word.strip()) not in _NIL_IDS),
-            composite="+" in ids or bool(parts and parts[0]),
+            ids=_ids(ids),
+            composite=("+" in ids and not _MUTATION.match(ids)) or bool(parts and parts[0]),
         )
     )
+
+
+def _ids(column: str) -> tuple[str, ...]:
+    # The parts of a mutation are joined by what joins ids elsewhere: c.35+1G>A, p|SUB|V|600|E.
+    words = column.split(";") if _MUTATION.match(column) else _ID_SEPARATOR.split(column)
+    names = (word.strip() for word in words)
+    return tuple(name for name in names if name not in _NIL_IDS and not name.startswith(_NO_IDS))
 
 
 def _fault(document: Document | None, columns: list[str]) -> str:
@@ -191,8 +206,6 @@ def mentions_of(
             tally.note("mentions", "composite, all parts kept as golds")
         if span != (annotation.start, annotation.end):
             tally.note("mentions", "offsets moved past invisible marks")
-        if not annotation.ids:
-            tally.note("mentions", "NIL")
         start, end = span
         yield Mention(
             mention_id=unique_id(f"{document.document_id}:{start}-{end}", ids_used),

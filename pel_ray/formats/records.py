@@ -29,7 +29,7 @@ class Record:
         name, value = self._find(field)
         if value is None:
             if default is None:
-                raise BadRecord(self.where, f"without {field}", f"has no {field}. {self._expected(field)}")
+                raise BadRecord(self.where, f"without {field}", f"has no {field}. {self._expected(field)}. Add it")
             return default
         if isinstance(value, str):
             return value

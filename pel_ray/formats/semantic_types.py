@@ -197,6 +197,11 @@ def with_descendants(type_ids: Iterable[str]) -> frozenset[str]:
     return frozenset(filter(is_below, parents))
 
 
+def _with_id(key: str, name: str) -> str:
+    """A type that was found by its id is shown with it: the name alone looks like nothing that was typed."""
+    return f"{key.upper()} {name}" if key.upper() in type_names() else name
+
+
 def find_types(wanted: Iterable[str], known: Iterable[str], option: str) -> list[str]:
     """The known types a user named, in any case, by name or by UMLS type id; an unknown one gets the nearest names."""
     by_key = {name.casefold(): name for name in known}
@@ -211,7 +216,8 @@ def find_types(wanted: Iterable[str], known: Iterable[str], option: str) -> list
         size = next((size for size in sizes if ", ".join(words[:size]).casefold() in by_key), 0)
         if not size:
             near = difflib.get_close_matches(words[0].casefold(), by_key, n=6, cutoff=0.5)
-            names = list(dict.fromkeys(by_key[key] for key in near))[:3] or sorted(set(by_key.values()))[:5]
+            names = list({by_key[key]: _with_id(key, by_key[key]) for key in near}.values())[:3]
+            names = names or sorted(set(by_key.values()))[:5]
             raise SettingsError(f"{option}: no type {words[0]!r} here. Nearest: {'; '.join(names)}")
         found.append(by_key[", ".join(words[:size]).casefold()])
         words = words[size:]

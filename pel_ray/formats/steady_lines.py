@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 from pel_ray.errors import BadRecord, InputError
-from pel_ray.formats.lines import CheckedLine, Lines
+from pel_ray.formats.lines import NO_TEXT, CheckedLine, Lines
 from pel_ray.storage import Location
 from pel_ray.tally import Built, Tally
 
@@ -91,6 +91,6 @@ class SteadyLines(Lines):
             if len(self._ahead) == MAX_UNREADABLE:
                 break
         if not self._ahead:
-            raise InputError(self.name, "holds blank lines only")
+            raise InputError(self.name, f"holds blank lines only. {NO_TEXT}")
         problem = self._ahead[0].fault.removeprefix(f"{self.name}:")
         raise InputError(self.name, f"none of its first lines is text: line {problem}")

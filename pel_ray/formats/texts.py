@@ -19,7 +19,9 @@ class Texts:
 
     def add(self, document_id: str, text: str, where: str) -> None:
         if document_id in self._spans:
-            problem = f"document {document_id} stands twice. Ids must be unique"
+            problem = (
+                f"document {document_id} stands twice. Ids must be unique: remove one; --on-error skip keeps the first"
+            )
             raise BadRecord(where, "document stands twice", problem)
         content = memoryview(text.encode())
         try:

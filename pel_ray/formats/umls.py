@@ -77,7 +77,8 @@ def _entity(
     if reason:
         tally.drop("concepts", reason)
     elif preferred is None or not preferred[14].strip():
-        tally.problem("concepts", "without a title", where, f"{concept} has no title: its preferred name is blank")
+        problem = f"{concept} has no title: its preferred name is blank. Correct it, or pass --on-error skip"
+        tally.problem("concepts", "without a title", where, problem)
     if reason or preferred is None or not preferred[14].strip():
         tally.drop("types", "of a concept that was dropped", len(types))
         tally.drop("definitions", "of a concept that was dropped", len(definitions))
@@ -143,17 +144,20 @@ def _concepts(lines: Lines, table: str, tally: Tally) -> Iterator[tuple[str, Row
     rows: Rows = []
     for number, line in lines:
         row = line.split("|")
+        tally.read(subject)
         # Every row ends in a pipe, so there is one empty field more.
         if len(row) != num_fields + 1 or row[-1]:
-            raise InputError(
-                lines.where(number),
+            problem = (
                 f"has {line.count('|')} pipes, expected {num_fields} with one at the end ({table}). "
-                "Is the file cut short, or of another table?",
+                "Is the file cut short, or of another table? --on-error skip leaves such rows out"
             )
-        tally.read(subject)
+            tally.problem(subject, "wrong number of fields", lines.where(number), problem)
+            continue
+        if not row[0]:
+            problem = "has no concept (CUI) in its first field. Add it, or pass --on-error skip to leave such rows out"
+            tally.problem(subject, "without a concept", lines.where(number), problem)
+            continue
         if row[0] != concept:
-            if not row[0]:
-                raise InputError(lines.where(number), "has no concept (CUI) in its first field")
             if row[0] < concept:
                 raise InputError(
                     lines.where(number),

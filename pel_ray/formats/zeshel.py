@@ -29,6 +29,7 @@ MENTIONS: Aliases = {
     "world": ("corpus",),
     "category": ("category",),
 }
+_REMEDY = "Correct it, or pass --on-error skip to leave such mentions out"
 
 
 def read_entities(lines: Lines, world: str, tally: Tally) -> Iterator[Entity]:
@@ -68,7 +69,8 @@ def _mention(record: Record, split: str, texts: Texts, context: int) -> Mention:
     left, mention, right = _parts(record, texts)
     label = record.name("label")
     if not label:
-        raise BadRecord(record.where, "without a label", "has an empty label_document_id")
+        problem = f"has an empty label_document_id, expected the document it means. {_REMEDY}"
+        raise BadRecord(record.where, "without a label", problem)
     return Mention(
         mention_id=record.name("mention_id"),
         document_id=record.name("document_id"),
@@ -87,15 +89,21 @@ def _parts(record: Record, texts: Texts) -> tuple[str, str, str]:
     document_id = record.name("document_id")
     text = texts.get(document_id)
     if text is None:
-        problem = f"document {document_id} is in no file of documents/ (its world is {record.text('world')!r})"
+        world = record.text("world")
+        problem = f"document {document_id} is in no file of documents/ (its world is {world!r}). {_REMEDY}"
         raise BadRecord(record.where, "document not given", problem)
     tokens = text.split()
     start, end = record.number("start"), record.number("end")
     if start > end or end >= len(tokens):
-        problem = f"tokens {start} to {end} (inclusive) of document {document_id}, which has {len(tokens)} tokens"
+        problem = (
+            f"tokens {start} to {end} (inclusive) of document {document_id}, which has {len(tokens)} tokens, "
+            f"counted from 0. {_REMEDY}"
+        )
         raise BadRecord(record.where, "index past the text", problem)
     mention = " ".join(tokens[start : end + 1])
     if mention != record.text("text"):
-        problem = f"tokens {start} to {end} (inclusive) are {mention!r}, the record says {record.text('text')!r}"
+        problem = (
+            f"tokens {start} to {end} (inclusive) are {mention!r}, the record says {record.text('text')!r}. {_REMEDY}"
+        )
         raise BadRecord(record.where, "text and index disagree", problem)
     return " ".join(tokens[:start]) + " ", mention, " " + " ".join(tokens[end + 1 :])

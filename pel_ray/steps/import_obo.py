@@ -26,7 +26,8 @@ class OntologySettings(Settings):
     prefixes: list[str] = []
     """Keep only terms whose id starts with one of these (HP:), where a file carries terms of other ontologies too."""
     branch_depth: int = Field(default=2, ge=0)
-    """A term's types are its ancestors this many steps below a root, and its namespace; 0: the namespace only."""
+    """A term's types are its ancestors this many steps below a root, and its own `namespace:`, not the
+    `default-namespace` of the file; 0: the namespace only."""
     mentions: Literal["none", "synonyms"] = "none"
     """synonyms: each synonym becomes a mention of its term, in splits that share no term."""
     validation: float = Field(default=0.1, ge=0, lt=1)
@@ -85,6 +86,8 @@ def import_obo(settings: OboSettings) -> list[Outcome]:
             rows=entities if kind == "kb" else mentions,
             subject="terms" if kind == "kb" else "mentions",
             passes=2,
+            # A skipped term once gave its children a blank type, or that of its double.
+            version=2 if settings.on_error == "skip" else 1,
         )
 
     return import_tables(settings, [table("kb"), table("mentions")] if with_mentions else [table("kb")])
@@ -94,14 +97,14 @@ def _entities(reading: Reading, settings: OntologySettings) -> Iterator[Entity]:
     hierarchy = Hierarchy.of(read_terms(reading.lines("ontology"), Tally()))
     branches = hierarchy.branches(settings.branch_depth) if settings.branch_depth else {}
     tally = reading.tally
-    seen: set[str] = set()
+    seen: dict[str, str] = {}
     for term in read_terms(reading.lines("ontology"), tally):
         tally.read("terms")
         tally.read("synonyms", len(term.synonyms))
         if not _is_kept(term, settings, seen, tally):
             tally.drop("synonyms", "of a term that was dropped", len(term.synonyms))
             continue
-        seen.add(term.id)
+        seen[term.id] = term.where
         entity = entity_of(term, settings.scopes, branches, hierarchy.replaced.get(term.id, ()))
         _count_synonyms(term, entity, settings, tally)
         if not entity.description:
@@ -109,8 +112,12 @@ def _entities(reading: Reading, settings: OntologySettings) -> Iterator[Entity]:
         yield entity
 
 
-def _is_kept(term: Term, settings: OntologySettings, seen: set[str], tally: Tally) -> bool:
-    if term.is_obsolete:
+def _is_kept(term: Term, settings: OntologySettings, seen: dict[str, str], tally: Tally) -> bool:
+    """Counts why not; `seen` tells where each term that was kept stands."""
+    if not term.id:
+        problem = "a [Term] stanza without `id:`. Every term needs one: add it, or pass --on-error skip to leave it out"
+        tally.problem("terms", "without an id", term.where, problem)
+    elif term.is_obsolete:
         tally.drop("terms", "obsolete")
     elif settings.prefixes and not term.id.startswith(tuple(settings.prefixes)):
         tally.drop("terms", "id with another prefix")
@@ -118,7 +125,8 @@ def _is_kept(term: Term, settings: OntologySettings, seen: set[str], tally: Tall
         problem = f"{term.id} has no title. Give it a `name:`, or pass --on-error skip"
         tally.problem("terms", "without a title", term.where, problem)
     elif term.id in seen:
-        problem = f"the id {term.id} stands twice. Ids must be unique"
+        first = f"the id {term.id} stands twice, first at {seen[term.id]}"
+        problem = f"{first}. Ids must be unique: remove one; --on-error skip keeps the first"
         tally.problem("terms", "id stands twice", term.where, problem)
     else:
         return True

@@ -148,6 +148,8 @@ def _import(
         settings=settings.what_counts() | {"splits": [split for split, _ in corpus.values()]},
         rows=rows,
         subject="mentions",
+        # Mutations were once cut into pieces; MedMentions has none.
+        version=1 if isinstance(settings, MedMentionsSettings) else 2,
     )
     return import_tables(settings, [table])
 

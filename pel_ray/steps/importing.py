@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from pel_ray.artifacts import Input, Manifest, Request, Work, building, finished, read_manifest
-from pel_ray.errors import InputError
+from pel_ray.errors import InputError, SettingsError
 from pel_ray.formats.lines import BUFFER_BYTES, Lines
 from pel_ray.formats.spans import split_name
 from pel_ray.progress import byte_progress
@@ -24,12 +24,16 @@ from pel_ray.storage import Location, locate, locate_file, storage_errors
 from pel_ray.tables import grouped, write_tables
 from pel_ray.tally import OnError, Tally
 
-_SPLIT = re.compile(r"[A-Za-z_]\w*")
+_NAME = re.compile(r"[A-Za-z_]\w*")
 Kind = Literal["kb", "mentions"]
 Path = Annotated[str, Field(min_length=1)]
 PathList = Annotated[list[Path], Field(min_length=1)]
 Sources = Mapping[str, Sequence[Location]]
 """The role of a source (`MRCONSO`, `corpus`) -> its file, or its parts in order."""
+NamedFiles = Mapping[str, tuple[str, Location]]
+"""The role of a file -> the name that was given to it, such as its split, and the file."""
+MAX_DIGITS = 18
+"""Of a document id that is taken for a number; Python itself refuses to read one of more than 4,300."""
 
 
 class ImportSettings(Settings):
@@ -57,7 +61,7 @@ class MentionImportSettings(ImportSettings):
     """Characters of context to keep on each side of a mention; 2048 is more than 512 word pieces can use."""
     validate_every: int | None = Field(default=None, ge=2)
     """For a corpus without a validation split: training documents whose id this number divides become one (of an id
-    that is no number, its CRC-32)."""
+    that is no number of up to 18 digits, its CRC-32)."""
 
     def what_counts_for_kb(self) -> dict[str, Any]:
         """Of a KB that comes from the same importer."""
@@ -89,6 +93,8 @@ class Table:
     sorted_ids: bool = False
     """The ids come in ascending order, so duplicates show without remembering them all."""
     passes: int = 1
+    version: int = 1
+    """Raised when the reader starts to make something else of the same sources and settings."""
 
 
 @dataclass(frozen=True)
@@ -119,15 +125,19 @@ def import_tables(settings: ImportSettings, tables: Sequence[Table]) -> list[Out
     ]
 
 
-def split_files(arguments: Sequence[str], option: str) -> dict[str, tuple[str, Location]]:
-    """`[SPLIT=]FILE` arguments by role (`file 1`, `file 2`): the split, empty where none is named, and the file."""
+def named_files(arguments: Sequence[str], option: str) -> NamedFiles:
+    """`[NAME=]FILE` arguments by role (`file 1`, `file 2`): the name, empty where there is none, and the file."""
     found: dict[str, tuple[str, Location]] = {}
     for number, argument in enumerate(arguments, start=1):
         name, equals, path = argument.partition("=")
-        named = bool(equals) and _SPLIT.fullmatch(name) is not None and not locate(argument).exists()
-        split = split_name(name) if named else ""
-        found[f"{option} {number}"] = (split, locate_file(path if named else argument))
+        named = bool(equals) and _NAME.fullmatch(name) is not None and not locate(argument).exists()
+        found[f"{option} {number}"] = (name if named else "", locate_file(path if named else argument))
     return found
+
+
+def split_files(arguments: Sequence[str], option: str) -> NamedFiles:
+    """`[SPLIT=]FILE` arguments by role."""
+    return {role: (split_name(name), file) for role, (name, file) in named_files(arguments, option).items()}
 
 
 def one_file(path: str) -> list[Location]:
@@ -139,7 +149,12 @@ def _requests(tables: Sequence[Table]) -> list[Request]:
     roles = {role: parts for table in tables for role, parts in table.sources.items()}
     inputs = {role: file_input(parts) for role, parts in roles.items()}
     return [
-        Request(kind=table.kind, inputs={role: inputs[role] for role in table.sources}, settings=table.settings)
+        Request(
+            kind=table.kind,
+            inputs={role: inputs[role] for role in table.sources},
+            settings=table.settings,
+            version=table.version,
+        )
         for table in tables
     ]
 
@@ -178,30 +193,38 @@ def _checked(rows: Iterable[Any], table: Table, tally: Tally) -> Iterator[Any]:
     for row in rows:
         row_id, text, missing = _essentials(row)
         if not row_id:
-            tally.problem(table.subject, "without an id", row.where, "has an empty id")
+            problem = "has an empty id. Give it one, or pass --on-error skip to leave it out"
+            tally.problem(table.subject, "without an id", row.where, problem)
         elif not text.strip():
-            tally.problem(table.subject, f"without a {missing}", row.where, f"{row_id} has no {missing}")
+            problem = f"{row_id} has no {missing}. Give it one, or pass --on-error skip to leave it out"
+            tally.problem(table.subject, f"without a {missing}", row.where, problem)
         elif row_id <= previous if table.sorted_ids else row_id in seen:
-            tally.problem(
-                table.subject,
-                "id stands twice",
-                row.where,
-                f"the id {row_id} stands twice. Ids must be unique",
-            )
+            problem = f"the id {row_id} stands twice. Ids must be unique: remove one; --on-error skip keeps the first"
+            tally.problem(table.subject, "id stands twice", row.where, problem)
         else:
+            if isinstance(row, Mention) and not row.entity_ids:
+                tally.note(table.subject, "NIL")
+            if table.sorted_ids:
+                previous = row_id
+            else:
+                seen.add(row_id)
             yield row
-        if table.sorted_ids:
-            previous = row_id
-        else:
-            seen.add(row_id)
 
 
 def _held_out(mentions: Iterable[Mention], every: int) -> Iterator[Mention]:
+    splits: set[str] = set()
     for mention in mentions:
+        splits.add(mention.split)
         name = mention.document_id
-        number = int(name) if name.isdecimal() else zlib.crc32(name.encode())
+        number = int(name) if name.isdecimal() and len(name) <= MAX_DIGITS else zlib.crc32(name.encode())
         is_held_out = mention.split == "train" and number % every == 0
         yield replace(mention, split="validation") if is_held_out else mention
+    if splits and "train" not in splits:
+        found = ", ".join(sorted(split or "without a split" for split in splits))
+        raise SettingsError(
+            f"--validate-every {every} takes documents of the split train, but all mentions are {found}. "
+            "Name the training file as train=FILE, or leave the option out"
+        )
 
 
 def _essentials(row: Entity | Mention) -> tuple[str, str, str]:
