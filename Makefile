@@ -13,9 +13,10 @@ run: setup
 test: setup lint
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-# The long form of the cluster tests: nodes and one of several workers killed in every step.
+# All that is said of jobs and clusters, with the long form: nodes, a head and one of several workers killed at work.
 test-cluster: setup
-	$(BIN)/pytest -m cluster
+	$(BIN)/pytest -m '' tests/test_jobs.py tests/test_cluster.py tests/test_cluster_files.py tests/test_kuberay.py tests/test_one_gpu.py
+	$(BIN)/pytest -m cluster --ignore tests/test_cluster.py
 
 setup: $(READY)
 

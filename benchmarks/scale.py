@@ -100,10 +100,8 @@ def rates_of_searching(home: Path, num_queries: int) -> dict[int, float]:
             third = len(times) // 3
             per_group = NUM_GENERATED / len(groups)
             rates[num_workers] = per_group * (len(times) - 1 - third) / (times[-1] - times[third])
-        print(
-            f"search, {num_workers} workers: {rates[num_workers]:,.0f} vectors/s for {num_queries:,} queries",
-            flush=True,
-        )
+        print(f"search, {num_workers} workers: {rates[num_workers]:,.0f} vectors/s for {num_queries:,} queries, "
+              f"{rates[num_workers] / num_workers:,.0f} each", flush=True)  # fmt: skip
     return rates
 
 

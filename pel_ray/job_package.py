@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pel_ray.authentication import show_token
 from pel_ray.errors import InputError
 
 MAX_BYTES = 100 << 20
@@ -59,6 +60,8 @@ def make_package(folder: Path, more_excludes: Sequence[str] = (), max_bytes: int
 
 
 def _sizes(folder: Path, excludes: Sequence[str]) -> dict[str, int]:
+    # The job that the package goes along with shows a token, and by then Ray is imported.
+    show_token()
     # Ray's own walk, so that what we count is what Ray uploads.
     from ray._private.runtime_env import packaging
 

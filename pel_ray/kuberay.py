@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -31,13 +32,32 @@ MAX_SPEC_BYTES = 200 << 10
 Manifest = dict[str, Any]
 
 
+@dataclass(frozen=True, kw_only=True)
+class WorkerPods:
+    """The pods that do the work, one for each worker."""
+
+    replicas: int = 1
+    cpus: int = 8
+    gpus: int = 1
+
+    @property
+    def resources(self) -> dict[str, str]:
+        gpus = {"nvidia.com/gpu": str(self.gpus)} if self.gpus else {}
+        return {"cpu": str(self.cpus), "memory": "32Gi", **gpus}
+
+
 def job_manifests(
-    command: Sequence[str], specs: Sequence[str] = (), *, image: str = IMAGE, retries: int = 0
+    command: Sequence[str],
+    specs: Sequence[str] = (),
+    *,
+    image: str = IMAGE,
+    retries: int = 0,
+    workers: WorkerPods | None = None,
 ) -> list[Manifest]:
     """A RayJob for the words of a pel-ray command; `specs`, files below the working directory, go into a ConfigMap."""
     name = _name(command[0], specs)
     keys = _keys(specs)
-    cluster = cluster_spec(image=image)
+    cluster = cluster_spec(image=image, workers=workers)
     if specs:
         _mount_specs(cluster["headGroupSpec"]["template"]["spec"], name, keys)
     # KubeRay writes the entry point into a line of bash for `ray job submit`, where && would end that command.
@@ -61,24 +81,25 @@ def job_manifests(
     return [config, job] if specs else [job]
 
 
-def cluster_spec(*, image: str = IMAGE) -> Manifest:
-    """A head that does no work, and workers with a GPU each."""
+def cluster_spec(*, image: str = IMAGE, workers: WorkerPods | None = None) -> Manifest:
+    """A head that does no work, and workers; by default one with a GPU."""
+    workers = workers or WorkerPods()
     head = _pod("ray-head", image, {"cpu": "2", "memory": "8Gi"})
     head["spec"]["containers"][0]["ports"] = [
         {"containerPort": 6379, "name": "gcs"},
         {"containerPort": 8265, "name": "dashboard"},
     ]
-    worker = _pod("ray-worker", image, {"cpu": "8", "memory": "32Gi", "nvidia.com/gpu": "1"})
+    worker = _pod("ray-worker", image, workers.resources)
     return {
         "rayVersion": metadata.version("ray"),
         "authOptions": {"mode": "token"},
         "headGroupSpec": {"rayStartParams": {"num-cpus": "0", "dashboard-host": "0.0.0.0"}, "template": head},
         "workerGroupSpecs": [
             {
-                "groupName": "gpu",
-                "replicas": 1,
-                "minReplicas": 1,
-                "maxReplicas": 1,
+                "groupName": "gpu" if workers.gpus else "cpu",
+                "replicas": workers.replicas,
+                "minReplicas": workers.replicas,
+                "maxReplicas": workers.replicas,
                 "rayStartParams": {},
                 "template": worker,
             }

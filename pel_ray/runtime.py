@@ -19,6 +19,8 @@ from pel_ray.vectors import Shard
 
 ShardWork = Callable[[Any], Callable[[Shard], dict[str, Any]]]
 """A class that is made with a job and then called with shards; each call returns a receipt."""
+Node = dict[str, float]
+"""What a node of the cluster has: CPU, GPU, ..."""
 
 
 class Resources(Settings):
@@ -82,34 +84,64 @@ def resolve_ask(resources: Resources) -> Ask:
     """Fits the request to the cluster; an ask that can never be met is refused instead of waited for."""
     import ray
 
-    alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    return ask_of(resources, [node["Resources"] for node in ray.nodes() if node["Alive"]])
+
+
+def ask_of(resources: Resources, alive: Sequence[Node]) -> Ask:
+    """The same for nodes of which one knows what each has."""
     nodes = [node for node in alive if node.get("CPU")]
     if not nodes:
         raise ResourceError("no node of the cluster has CPUs to work with. Add workers to it")
-    num_gpus = 0 if resources.cpu else sum(node.get("GPU", 0) for node in nodes)
-    gpus = float(min(num_gpus, 1)) if resources.gpus == "auto" or resources.cpu else float(resources.gpus)
-    if gpus and not num_gpus:
+    # A head without CPUs is another machine than its one worker.
+    is_local = len(alive) == 1
+    gpus = _gpus(resources, nodes)
+    workers = _default_workers(resources, gpus, nodes, is_local) if resources.workers == "auto" else resources.workers
+    if workers < 1:
+        raise ResourceError(f"workers is {workers}, expected at least 1")
+    cpus = _largest_cpus(workers, gpus, nodes) if resources.cpus == "auto" else resources.cpus
+    _check_fit(workers, cpus, gpus, nodes)
+    return Ask(workers, cpus, gpus, is_local)
+
+
+def _gpus(resources: Resources, nodes: Sequence[Node]) -> float:
+    """Of a worker."""
+    most = 0 if resources.cpu else max(node.get("GPU", 0) for node in nodes)
+    gpus = float(min(most, 1)) if resources.gpus == "auto" or resources.cpu else float(resources.gpus)
+    if gpus and not most:
         raise ResourceError(
             f"resources.gpus is {gpus:g}, but there is no GPU here. Pass --cpu to run on CPUs, or set resources.gpus "
             "to auto; `pel-ray doctor` says whether torch sees a GPU"
         )
-    default_workers = 1 if len(nodes) == 1 else int(num_gpus) if num_gpus else len(nodes)
-    workers = default_workers if resources.workers == "auto" else resources.workers
-    if workers < 1:
-        raise ResourceError(f"workers is {workers}, expected at least 1")
-    per_node = -(-workers // len(nodes))
+    return gpus
+
+
+def _default_workers(resources: Resources, gpus: float, nodes: Sequence[Node], is_local: bool) -> int:
+    """One here; on a cluster one for each GPU, or on each node that has the cores."""
+    if is_local:
+        return 1
+    cpus = 1 if resources.cpus == "auto" else resources.cpus
+    if not gpus:
+        return max(_room(nodes, cpus, 0, most=1), 1)
+    num_gpus = int(sum(node.get("GPU", 0) for node in nodes))
+    return max(_room(nodes, cpus, max(gpus, 1), most=num_gpus), 1)
+
+
+def _largest_cpus(workers: int, gpus: float, nodes: Sequence[Node]) -> int:
+    """Cores of a worker, as many as all of them can have."""
     largest = int(max(node["CPU"] for node in nodes))
-    cpus = max(largest // per_node, 1) if resources.cpus == "auto" else resources.cpus
-    _check_fit(workers, cpus, gpus, nodes)
-    # A head without CPUs is another machine than its one worker.
-    return Ask(workers, cpus, gpus, is_local=len(alive) == 1)
+    return next((cpus for cpus in range(largest, 1, -1) if _room(nodes, cpus, gpus, most=workers) >= workers), 1)
 
 
-def _check_fit(workers: int, cpus: int, gpus: float, nodes: Sequence[dict[str, float]]) -> None:
-    room = sum(
-        int(min(node["CPU"] // cpus if cpus else workers, node.get("GPU", 0) // gpus if gpus else workers))
+def _room(nodes: Sequence[Node], cpus: int, gpus: float, most: int) -> int:
+    """How many workers have a place, `most` on a node at the most."""
+    return sum(
+        int(min(most, node["CPU"] // cpus if cpus else most, node.get("GPU", 0) // gpus if gpus else most))
         for node in nodes
     )
+
+
+def _check_fit(workers: int, cpus: int, gpus: float, nodes: Sequence[Node]) -> None:
+    room = _room(nodes, cpus, gpus, most=workers)
     if room < workers:
         have = " + ".join(f"({node['CPU']:g} CPUs, {node.get('GPU', 0):g} GPUs)" for node in nodes)
         raise ResourceError(

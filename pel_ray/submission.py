@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from pel_ray.authentication import show_token
 from pel_ray.errors import JobError, MissingPackage
 from pel_ray.job_package import Package
 
 OLDEST_RAY = (2, 50)
+PORTS = {"http": 80, "https": 443}
 SECONDS_TO_CONNECT = 10.0
 SECONDS_TO_RECONNECT = 60.0
 """A job server that is away for longer is taken for lost, and its jobs with it."""
@@ -203,11 +205,11 @@ def _state(info: Any) -> JobState:
 
 def _connect(address: str) -> Any:
     where = urlsplit(address)
-    if where.scheme not in ("http", "https") or not where.hostname:
+    if where.scheme not in PORTS or not where.hostname:
         raise JobError(f"{address} is not the address of a job server. Expected one like http://head:8265")
     client_class = _client_class()
     with _explained(address), _environment_for(address):
-        socket.create_connection((where.hostname, where.port or 80), timeout=SECONDS_TO_CONNECT).close()
+        socket.create_connection((where.hostname, where.port or PORTS[where.scheme]), SECONDS_TO_CONNECT).close()
         client = client_class(address)
     version = str(getattr(client, "_server_ray_version", None) or "")
     if version and tuple(int(part) for part in version.split(".")[:2]) < OLDEST_RAY:
@@ -219,9 +221,7 @@ def _connect(address: str) -> Any:
 
 
 def _client_class() -> Any:
-    if os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH"):
-        # Who has a token means to show it; Ray reads this once, when it is imported.
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
+    show_token()
     try:
         import aiohttp  # noqa: F401 - Ray's client needs it, and says so only with a traceback
         from ray.job_submission import JobSubmissionClient

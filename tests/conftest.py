@@ -13,6 +13,8 @@ import pytest
 
 # Models so small only wait for a second thread: many times as long on a busy machine. Before torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Ray gives its workers the lowest priority, so that on a busy machine a test would wait minutes for one to start.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 from pel_ray.cli import main  # noqa: E402
 

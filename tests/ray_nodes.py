@@ -17,11 +17,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.killing import wait_for
+from tests.killing import SECONDS, does_our_work, wait_for
+from tests.processes import descendants, end_all, program, with_start
 
 HERE = "127.0.0.1"
-SECONDS_TO_START = 90
-SECONDS_TO_END = 60
 OBJECT_STORE_BYTES = 100 << 20
 NUM_WORKER_PORTS = 60
 
@@ -31,25 +30,27 @@ class Node:
     """One `ray start --block`, which is the parent of all that its node runs."""
 
     process: subprocess.Popen[bytes]
+    log: Path
     _ours: dict[int, str] = field(default_factory=dict)
 
     def raylet_pid(self) -> int:
-        (pid,) = (pid for pid in descendants(self.process.pid) if _program(pid) == "raylet")
+        (pid,) = (pid for pid in descendants(self.process.pid) if program(pid) == "raylet")
         return pid
 
     def ask_to_end(self) -> None:
-        self._ours = {pid: began(pid) for pid in descendants(self.process.pid)}
+        self._ours |= with_start(descendants(self.process.pid))
         self.process.terminate()
 
+    def kill_raylet(self) -> None:
+        """As if the machine had failed. Its other processes then look for parents, so they are noted before."""
+        self._ours |= with_start(descendants(self.process.pid))
+        os.kill(self.raylet_pid(), signal.SIGKILL)
+
     def end(self) -> None:
-        """Ends every process that the node had when it was asked to, by pid."""
+        """Ends every process that the node had when it was asked to or killed, by pid."""
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(5)
-        for pid, since in self._ours.items():
-            # A number may have gone to a new process, of somebody else.
-            if since and is_running(pid, since):
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        end_all(self._ours)
         self.process.kill()
         self.process.wait(10)
 
@@ -65,6 +66,8 @@ class Cluster:
     first_worker_port: int
     """Each node has a range of its own, below those that the kernel hands out."""
     nodes: list[Node] = field(default_factory=list)
+    """Those that should be alive, the head first."""
+    num_started: int = 0
 
     @property
     def address(self) -> str:
@@ -78,7 +81,8 @@ class Cluster:
             "PATH": programs,
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN_PATH": str(self.folder / "token"),
-            "RAY_raylet_start_wait_time_s": str(SECONDS_TO_START),
+            "RAY_raylet_start_wait_time_s": str(SECONDS),
+            "RAY_worker_niceness": "0",
         }
 
     def start_head(self) -> None:
@@ -87,47 +91,64 @@ class Cluster:
             f"--node-ip-address={HERE}",
             *("--dashboard-host=127.0.0.1", f"--dashboard-port={self.dashboard_port}"),
         )
-        wait_for(lambda: self.num_alive() == 1, SECONDS_TO_START)
+        self._wait_for_nodes()
 
     def start_worker(self, num_cpus: int, address: str = HERE, without: Path | None = None) -> Node:
         """One after the other: two that start at once on one machine can choose the same name for their sockets.
 
         A worker `without` a folder has an empty one in its place, as if that were on another disk.
         """
-        num_before = self.num_alive()
         # Nodes of other machines share no folder for what jobs bring along: the second would take away the first's.
         temporary = tempfile.mkdtemp(prefix="ray-", dir=self.folder)
         options = [f"--address={HERE}:{self.gcs_port}", f"--num-cpus={num_cpus}", f"--node-ip-address={address}"]
         options.append(f"--temp-dir={temporary}")
         hiding = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(without)]
         node = self._start(*options, wrapped_by=hiding if without else [])
-        wait_for(lambda: self.num_alive() == num_before + 1, SECONDS_TO_START)
+        self._wait_for_nodes()
         return node
 
     def end_worker(self, node: Node) -> None:
         node.ask_to_end()
         node.end()
         self.nodes.remove(node)
-        wait_for(lambda: self.num_alive() == len(self.nodes), SECONDS_TO_END)
+        self._wait_for_nodes()
+
+    def node_at_work(self) -> Node:
+        """A worker that does our work, as soon as there is one."""
+        found: list[Node] = []
+
+        def has_one() -> bool:
+            found[:] = [node for node in self.nodes[1:] if any(map(does_our_work, descendants(node.process.pid)))]
+            return bool(found)
+
+        wait_for(has_one)
+        return found[0]
+
+    def _wait_for_nodes(self) -> None:
+        """Until the head knows of all, and has missed those that ended."""
+        wait_for(lambda: self.num_alive() == len(self.nodes))
 
     def _start(self, *options: str, wrapped_by: Sequence[str] = ()) -> Node:
-        first_port = self.first_worker_port + len(self.nodes) * NUM_WORKER_PORTS
+        # By how many were started: one that takes the place of another must not share what a living one has.
+        first_port = self.first_worker_port + self.num_started * NUM_WORKER_PORTS
+        log_file = self.folder / f"node-{self.num_started}.log"
+        self.num_started += 1
         command = [*wrapped_by, sys.executable, "-m", "ray.scripts.scripts", "start", "--block"]
         command += ["--disable-usage-stats", f"--object-store-memory={OBJECT_STORE_BYTES}", *options]
         # The default is one port for every Ray of a machine, and a head whose agent lacks it starts no jobs.
         command += [f"--dashboard-agent-listen-port={free_port()}", f"--dashboard-agent-grpc-port={free_port()}"]
         command += [f"--min-worker-port={first_port}", f"--max-worker-port={first_port + NUM_WORKER_PORTS - 1}"]
-        with open(self.folder / f"node-{len(self.nodes)}.log", "wb") as log:
+        with open(log_file, "wb") as log:
             process = subprocess.Popen(
                 command, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder
             )
-        self.nodes.append(Node(process))
+        self.nodes.append(Node(process, log_file))
         return self.nodes[-1]
 
     def num_alive(self) -> int:
         """Nodes that the head knows and hears of; 0 while it does not answer yet."""
-        for number, node in enumerate(self.nodes):
-            assert node.process.poll() is None, (self.folder / f"node-{number}.log").read_text()
+        for node in self.nodes:
+            assert node.process.poll() is None, node.log.read_text()
         headers = {"Authorization": f"Bearer {self.token}"}
         request = urllib.request.Request(f"{self.address}/nodes?view=summary", headers=headers)
         try:
@@ -155,7 +176,7 @@ def ray_nodes(num_workers: int = 1, num_cpus: int = 1) -> Iterator[Cluster]:
             node.ask_to_end()
         for node in cluster.nodes:
             node.end()
-        wait_for(lambda: not _killed(cluster), SECONDS_TO_END)
+        wait_for(lambda: not _killed(cluster))
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -187,43 +208,3 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def descendants(pid: int) -> list[int]:
-    """Children of a process, and theirs."""
-    children: dict[int, list[int]] = {}
-    for path in Path("/proc").glob("[0-9]*"):
-        if fields := _stat(int(path.name)):
-            children.setdefault(int(fields[1]), []).append(int(path.name))
-    found, waiting = [], [pid]
-    while waiting:
-        inner = children.get(waiting.pop(), [])
-        found += inner
-        waiting += inner
-    return found
-
-
-def _program(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    except OSError:
-        return ""
-
-
-def is_running(pid: int, since: str) -> bool:
-    """Not a new process with an old number, and not one that ended and only waits for its parent to ask how."""
-    fields = _stat(pid)
-    return bool(fields) and fields[19] == since and fields[0] not in "ZX"
-
-
-def began(pid: int) -> str:
-    fields = _stat(pid)
-    return fields[19] if fields else ""
-
-
-def _stat(pid: int) -> list[str]:
-    """What the kernel says of a process after its name: state, parent, ...; nothing if it is gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []

@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 import pel_ray as package
+from pel_ray.runtime import Resources, ask_of
 from pel_ray.steps.encode_kb import EncodeSettings
 
 TOP = Path(__file__).parent.parent
@@ -39,6 +40,17 @@ def test_rays_launcher_accepts_its_files(name: str) -> None:
     config = prepare_config(launcher(name))
     validate_config(config)
     assert config["max_workers"] >= 1
+
+
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_a_job_finds_a_worker_on_a_cluster_that_has_just_been_launched(name: str) -> None:
+    from ray.autoscaler._private.util import prepare_config
+
+    config = prepare_config(launcher(name))
+    # The machines of on-premise.yaml say themselves what they have.
+    found = [kind.get("resources") or {"CPU": 8} for kind in config["available_node_types"].values()
+             for _ in range(kind["min_workers"])]  # fmt: skip
+    assert ask_of(Resources(), [{"CPU": 0}, *found]).workers == len(found) >= 1
 
 
 @pytest.mark.parametrize("name", LAUNCHERS)

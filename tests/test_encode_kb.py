@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +18,9 @@ from pel_ray.steps.encode_kb import EncodeSettings, encode_kb
 from pel_ray.storage import locate
 from pel_ray.vectors import Shard, VectorFolder
 from tests.conftest import RunCommand
-from tests.killing import wait_for, worker_pids
+from tests.killing import run_and_kill, wait_for
 from tests.models import WORDS, write_encoder
+from tests.processes import started
 from tests.reading import rows_of
 from tests.samples import write_jsonl
 
@@ -111,25 +110,9 @@ def receipts(folder: Path) -> int:
 def test_a_worker_killed_in_the_middle_changes_nothing(
     home: Path, undisturbed: dict[str, bytes], tmp_path: Path, workers: int
 ) -> None:
-    out = tmp_path / "out"
-    resources = {"workers": workers, "cpus": 1}
-    failures: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            encode_kb(settings(home, out, resources=resources))
-        except BaseException as error:  # noqa: BLE001 - carried to the thread that asserts
-            failures.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    wait_for(lambda: receipts(out) >= 3 or not thread.is_alive())
-    pids = worker_pids()
-    assert pids and receipts(out) < NUM_ENTITIES // SHARD_ROWS, "the run was over before a worker could be killed"
-    os.kill(pids[0], signal.SIGKILL)
-    thread.join(120)
-    assert not thread.is_alive() and failures == []
-    assert contents(out) == undisturbed
+    asked = settings(home, tmp_path / "out", resources={"workers": workers, "cpus": 1})
+    run_and_kill(lambda: encode_kb(asked), lambda: receipts(tmp_path / "out") >= 3)
+    assert contents(tmp_path / "out") == undisturbed
 
 
 def test_a_killed_driver_is_run_again_and_does_only_the_rest(
@@ -138,12 +121,9 @@ def test_a_killed_driver_is_run_again_and_does_only_the_rest(
     out = tmp_path / "out"
     flags = ["--encoder", home / "tiny", "--shard-rows", SHARD_ROWS, "--workers", "1", "--cpus", "1"]
     arguments = [str(word) for word in ("encode-kb", home / "set", "--out", out, *flags)]
-    driver = subprocess.Popen(
-        [sys.executable, "-m", "pel_ray", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    wait_for(lambda: receipts(out) >= 5)
-    driver.kill()
-    driver.wait()
+    command = [sys.executable, "-m", "pel_ray", *arguments]
+    with started(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as driver:
+        wait_for(lambda: receipts(out) >= 5 or driver.poll() is not None)
     assert not (out / "manifest.json").exists()
     assert "is unfinished" in pel_ray("show", out).error
     first, lost = sorted(out.glob("vectors-*"))[:2]

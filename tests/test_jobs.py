@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import socket
 import subprocess
 import sys
 import threading
@@ -23,30 +24,21 @@ from pel_ray.storage import locate
 from pel_ray.submission import JobState
 from pel_ray.vectors import VectorFolder
 from tests.conftest import RunCommand
-from tests.killing import wait_for
+from tests.killing import SECONDS, wait_for
 from tests.models import write_encoder
-from tests.ray_nodes import (
-    Cluster,
-    began,
-    descendants,
-    environment_without_ray,
-    free_port,
-    is_running,
-    processes_of,
-    ray_nodes,
-)
+from tests.processes import descendants, is_running, started, with_start
+from tests.ray_nodes import Cluster, environment_without_ray, free_port, processes_of, ray_nodes
 from tests.reading import rows_of, sh_blocks
 from tests.samples import KB_ROWS, write_jsonl
 
 JOBS = Path(__file__).parent.parent / "jobs"
-SECONDS = 120
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     with ray_nodes(num_workers=2, num_cpus=1) as cluster:
         yield cluster
-        pids = {pid: began(pid) for node in cluster.nodes for pid in (node.process.pid, node.raylet_pid())}
+        pids = with_start([pid for node in cluster.nodes for pid in (node.process.pid, node.raylet_pid())])
     assert not cluster.folder.exists()
     wait_for(lambda: not any(is_running(pid, since) for pid, since in pids.items()))
 
@@ -113,6 +105,11 @@ def encode_spec(project: Path, shared: Path, out: Path) -> None:
     (project / "jobs" / "encode.yaml").write_text(text)
 
 
+def vectors_in(path: Path) -> np.ndarray:
+    folder = VectorFolder.open(locate(path))
+    return np.concatenate([folder.vectors(stem) for stem in folder.stems]).astype(np.float32)
+
+
 def test_a_submitted_spec_runs_on_the_workers_and_gives_what_the_library_gives(
     cluster: Cluster, shared: Path, project: Path
 ) -> None:
@@ -124,9 +121,7 @@ def test_a_submitted_spec_runs_on_the_workers_and_gives_what_the_library_gives(
     assert "2 files, 0.0 MiB" in result.stdout and "submitted job raysubmit_" in result.stdout
     assert "2 x (1 CPUs, 0 GPUs) on the cluster" in result.stdout and "vectors, 4 rows, done" in result.stdout
     expected = load_model(ModelSettings(encoder=str(shared / "tiny"))).encode_entities(rows_of(shared / "set", "kb"))
-    folder = VectorFolder.open(locate(shared / "vectors"))
-    found = np.concatenate([folder.vectors(stem) for stem in folder.stems])
-    np.testing.assert_allclose(found.astype(np.float32), expected, atol=1e-3)
+    np.testing.assert_allclose(vectors_in(shared / "vectors"), expected, atol=1e-3)
     step = {"name": "vectors", "run": "encode-kb", "spec": "jobs/encode.yaml"}
     (project / "jobs" / "pipeline.yaml").write_text(json.dumps({"out": str(shared), "steps": [step]}))
     again = run(cluster, "run", "jobs/pipeline.yaml", "--address", cluster.address, cwd=project)
@@ -145,8 +140,7 @@ def test_every_block_of_the_guide_to_a_cluster_runs(cluster: Cluster, tmp_path: 
     _, here, there, through_ray = said
     assert "vectors, 12 rows, done" in here and "vectors, 12 rows, done" in there and "succeeded" in there
     assert "on the cluster" in there and "already done" in through_ray
-    read = [VectorFolder.open(locate(tmp_path / "runs" / name)) for name in ("vectors", "vectors-there")]
-    one, other = (np.concatenate([folder.vectors(stem) for stem in folder.stems]) for folder in read)
+    one, other = (vectors_in(tmp_path / "runs" / name) for name in ("vectors", "vectors-there"))
     np.testing.assert_allclose(one, other, atol=1e-3)
 
 
@@ -191,6 +185,7 @@ def test_a_stopped_job_ends_and_is_listed_as_stopped(cluster: Cluster, project: 
     [
         ({"RAY_AUTH_TOKEN": "wrong" * 8}, "refuses this token"),
         ({"RAY_AUTH_MODE": "disabled"}, "wants a token and got none"),
+        ({"RAY_AUTH_TOKEN_PATH": "/no/token"}, "RAY_AUTH_TOKEN_PATH is /no/token, where there is no file"),
     ],
 )
 def test_who_has_no_right_token_is_refused_in_one_line(
@@ -199,6 +194,16 @@ def test_who_has_no_right_token_is_refused_in_one_line(
     result = run(cluster, "submit", "--address", cluster.address, "doctor", cwd=project, **environment)
     assert result.returncode == 1 and len(result.stderr.splitlines()) == 1, result
     assert expected in result.stderr and cluster.token not in result.stderr
+
+
+@pytest.mark.parametrize("by_path", [False, True])
+def test_who_has_a_token_shows_it_without_being_told_to(cluster: Cluster, project: Path, by_path: bool) -> None:
+    name = "RAY_AUTH_TOKEN_PATH" if by_path else "RAY_AUTH_TOKEN"
+    environment = {key: value for key, value in cluster.environment.items() if not key.startswith("RAY_")}
+    environment[name] = str(cluster.folder / "token") if by_path else cluster.token
+    command = [sys.executable, "-m", "pel_ray", "submit", "--no-follow", "--address", cluster.address, "show", "/"]
+    done = subprocess.run(command, env=environment, cwd=project, capture_output=True, text=True, timeout=SECONDS)
+    assert done.returncode == 0 and "submitted job" in done.stdout, done
 
 
 def test_an_unknown_job_is_one_line(cluster: Cluster, project: Path) -> None:
@@ -224,6 +229,27 @@ def test_a_node_that_does_not_see_the_folder_is_named_before_any_work(
     assert "unseen is not seen by 1 of 3 nodes (127.0.0.2: no such folder there)" in said and "shared storage" in said
     assert "Traceback" not in result.stdout + result.stderr
     assert not list((shared / "unseen").glob("vectors-*"))
+
+
+def test_a_submitted_job_survives_a_killed_node(cluster: Cluster, shared: Path, project: Path) -> None:
+    from pel_ray import ModelSettings, load_model
+
+    write_jsonl(shared / "many.jsonl", [{"id": f"E{number}", "title": f"fever {number}"} for number in range(1600)])
+    command = [sys.executable, "-m", "pel_ray", "import", "jsonl", "--kb", "many.jsonl", "--out", "many"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=shared)
+    out = shared / "survived"
+    words = ["encode-kb", shared / "many", "--encoder", shared / "tiny", "--out", out, "--shard-rows", 4]
+    command = [sys.executable, "-m", "pel_ray", *words, "--address", cluster.address]
+    with started(command, env=cluster.environment, cwd=project, stdout=subprocess.DEVNULL) as job:
+        wait_for(lambda: len(list(out.glob("receipt-*"))) >= 2 or job.poll() is not None)
+        node = cluster.node_at_work()
+        node.kill_raylet()
+        assert job.poll() is None and not (out / "manifest.json").exists(), "the job was over before the kill"
+        cluster.end_worker(node)
+        cluster.start_worker(1)
+        assert job.wait(SECONDS) == 0
+    expected = load_model(ModelSettings(encoder=str(shared / "tiny"))).encode_entities(rows_of(shared / "many", "kb"))
+    np.testing.assert_allclose(vectors_in(out), expected, atol=1e-3)
 
 
 @pytest.fixture(params=["2.9.3", "", None])
@@ -258,6 +284,17 @@ def test_an_address_without_a_fitting_server_is_one_line(
     nobody = f"http://127.0.0.1:{free_port()}"
     assert f"no job server answers at {nobody}" in pel_ray("status", "--address", nobody).error
     assert "Expected one like http://head:8265" in pel_ray("status", "--address", "head:8265").error
+
+
+@pytest.mark.parametrize(("address", "port"), [("http://head", 80), ("https://head", 443), ("https://head:8265", 8265)])
+def test_an_address_without_a_port_has_that_of_its_scheme(
+    pel_ray: RunCommand, monkeypatch: pytest.MonkeyPatch, address: str, port: int
+) -> None:
+    def refuse(where: tuple[str, int], timeout: float) -> None:
+        raise ConnectionRefusedError(f"nobody at port {where[1]}")
+
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    assert f"nobody at port {port})" in pel_ray("status", "--address", address).error
 
 
 def test_the_package_holds_code_and_no_data(project: Path) -> None:
@@ -297,6 +334,7 @@ def test_what_cannot_work_on_a_cluster_is_refused_before_it_is_sent(
     [
         (["encode-kb", "--spec=data/base.yaml"], "spec data/base.yaml: is here but does not go to the cluster"),
         (["encode-kb", "--spec", "jobs/more.yaml"], "spec data/base.yaml: is here but does not go to the cluster"),
+        (["encode-kb", "--spec", "jobs/tiny.yaml"], "model.encoder runs/x: is here but does not go to the cluster"),
         (["run", "jobs/all.yaml"], "spec data/base.yaml: is here but does not go to the cluster"),
         (["run", "jobs/all.yaml", "--out", "made"], "out made: a relative folder would be"),
         (["run", "jobs/all.yaml", "--set", "vectors.kb=data"], "step vectors: kb data: is here but does not go"),
@@ -312,6 +350,7 @@ def test_a_job_whose_specs_or_steps_would_miss_something_is_refused(
     step = "{name: vectors, run: encode-kb, spec: jobs/more.yaml, with: {out: '{out}/vectors'}}"
     (project / "jobs" / "all.yaml").write_text(f"out: /shared/all\nsteps: [{step}]\n")
     (project / "outside.yaml").write_text("kb: /kb\nout: /shared/vectors\n")
+    (project / "jobs" / "tiny.yaml").write_text("kb: /kb\nout: /shared/vectors\nmodel: {encoder: runs/x}\n")
     if "../outside.yaml" in words:
         monkeypatch.chdir(project / "jobs")
     result = pel_ray("submit", "--address", f"http://127.0.0.1:{free_port()}", "--", *words)
@@ -348,7 +387,7 @@ def test_an_exit_code_is_never_that_of_success_unless_the_job_succeeded() -> Non
 def test_all_processes_of_a_cluster_end_with_it_also_after_an_error_and_a_killed_node() -> None:
     with pytest.raises(ZeroDivisionError), ray_nodes(num_workers=0) as cluster:
         (head,) = cluster.nodes
-        pids = {pid: began(pid) for pid in (head.process.pid, *descendants(head.process.pid))}
+        pids = with_start([head.process.pid, *descendants(head.process.pid)])
         # Now nobody tells its children to end.
         head.process.kill()
         raise ZeroDivisionError

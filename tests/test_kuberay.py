@@ -142,6 +142,45 @@ def test_the_manifest_of_a_job_is_what_submit_writes(pel_ray: RunCommand, tmp_pa
     assert "".join(line for line in lines if not line.startswith("# ")) == written
 
 
+ENCODE = "kb: /shared/kb\nout: /shared/vectors\nresources: {workers: 3, cpus: 4}\n"
+STEPS = """\
+out: /shared/made
+steps:
+  - {name: index, run: index, with: {vectors: "{out}/vectors", out: "{out}/index"}}
+  - {name: few, run: encode-kb, spec: encode.yaml, with: {out: "{out}/few", resources: {cpu: true}}}
+  - {name: many, run: encode-kb, spec: encode.yaml, with: {out: "{out}/many", resources: {workers: 5, gpus: 2}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([*JOB, "--workers", "4"], (4, "8", "1")),
+        ([*JOB, "--workers", "2", "--cpu"], (2, "8", None)),
+        ([*JOB, "--gpus", "0"], (1, "8", None)),
+        ([*JOB, "--gpus", "0.5", "--cpus", "16"], (1, "16", "1")),
+        (["encode-kb", "--spec", "encode.yaml"], (3, "4", "1")),
+        (["encode-kb", "--spec", "encode.yaml", "--workers", "2"], (2, "4", "1")),
+        (["encode-kb", "--spec", "encode.yaml", "--set", "resources.gpus=2"], (3, "4", "2")),
+        (["run", "steps.yaml"], (5, "4", "2")),
+        (["run", "steps.yaml", "--only", "few"], (3, "4", None)),
+    ],
+)
+def test_the_pods_are_those_that_the_command_or_its_spec_asks_for(
+    pel_ray: RunCommand, tmp_path: Path, words: list[str], expected: tuple[int, str, str | None]
+) -> None:
+    (tmp_path / "encode.yaml").write_text(ENCODE)
+    (tmp_path / "steps.yaml").write_text(STEPS)
+    result = pel_ray("submit", "--kuberay", "job.yaml", "--", *words)
+    assert result.code == 0, result.err
+    job = documents(tmp_path / "job.yaml")[-1]
+    check(job)
+    (group,) = job["spec"]["rayClusterSpec"]["workerGroupSpecs"]
+    limits = group["template"]["spec"]["containers"][0]["resources"]["limits"]
+    assert (group["replicas"], limits["cpu"], limits.get("nvidia.com/gpu")) == expected
+    assert group["minReplicas"] == group["maxReplicas"] == group["replicas"]
+
+
 OKB = "data: /shared/mm   # it's\nout: /shared/mm-okb\nby: types\n"
 
 

@@ -34,6 +34,7 @@ from pel_ray.storage import locate
 from tests.conftest import RunCommand
 from tests.killing import wait_for
 from tests.models import WORDS, write_encoder
+from tests.processes import started
 from tests.reading import rows_of
 from tests.samples import PUBTATOR, write_jsonl
 
@@ -375,7 +376,7 @@ from pel_ray.steps import link
 class WaitingLinker(ShardLinker):
     def do(self, shard):
         if shard.number == 3:
-            threading.Event().wait(120)
+            threading.Event().wait(600)
         return super().do(shard)
 
 linking.GROUP_MENTIONS, link.GROUPS_PER_SHARD, link.ShardLinker = 7, 2, WaitingLinker
@@ -389,10 +390,8 @@ def test_a_killed_driver_is_run_again_and_does_only_the_rest(
     out = tmp_path / "out"
     flags = ["--candidates", "5", "--workers", "1", "--cpus", "1"]
     arguments = ["link", str(home / "vectors"), str(home / "mentions.jsonl"), "--out", str(out), *flags]
-    driver = subprocess.Popen([sys.executable, "-c", DRIVER, *arguments], stderr=subprocess.DEVNULL)
-    wait_for(lambda: len(list(out.glob("receipt-*"))) == 3)
-    driver.kill()
-    driver.wait()
+    with started([sys.executable, "-c", DRIVER, *arguments], stderr=subprocess.DEVNULL) as driver:
+        wait_for(lambda: len(list(out.glob("receipt-*"))) == 3 or driver.poll() is not None)
     done = {file: file.stat().st_mtime_ns for file in (*out.glob("links-*"), *out.glob("input-*"))}
     assert len(done) == 3 + 5
     link_files(settings(home, out=str(out)), one_worker)

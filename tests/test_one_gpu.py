@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import RunCommand
+from tests.killing import SECONDS
 from tests.models import write_encoder
 from tests.ray_nodes import environment_without_ray
 from tests.samples import write_jsonl
@@ -40,7 +41,7 @@ def times_taken(step, settings):
         while not ended.wait(0.05):
             seen.append(free())
 
-    watcher = threading.Thread(target=watch)
+    watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
     # A pool for each phase, as on a cluster: a phase that kept the GPU would let the next one wait for ever.
     pools = ActorPools(Ask(1, 1, 1.0, is_local=False))
@@ -83,7 +84,7 @@ def settings(tmp_path: Path, pel_ray: RunCommand) -> dict[str, dict[str, Any]]:
 def test_phases_take_the_one_gpu_in_turn(settings: dict[str, dict[str, Any]], tmp_path: Path) -> None:
     command = [sys.executable, "-c", SCRIPT, json.dumps(settings)]
     done = subprocess.run(
-        command, cwd=tmp_path, env=environment_without_ray(), capture_output=True, text=True, timeout=240
+        command, cwd=tmp_path, env=environment_without_ray(), capture_output=True, text=True, timeout=SECONDS
     )
     assert done.returncode == 0, done.stderr
     taken = json.loads(done.stdout.splitlines()[-1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import click
@@ -170,6 +171,8 @@ def test_every_job_says_its_command_and_resolves(
         ("# Purpose ", "# Command ") if "extends:" in text else ("# Purpose ", "# Command ", "# Cost ", "# See ")
     ):
         assert heading in text
+    if cost := re.search(r"^# Cost +(.+)", text, re.MULTILINE):
+        assert re.search(r"\d|not run by us", cost[1]), cost[1]
     words = command_of([str(spec)])
     if words[0] == "run":
         assert pel_ray("run", spec, "--plan").code == 0

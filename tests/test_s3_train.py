@@ -32,6 +32,7 @@ from tests.buckets import keys, s3_client, s3_server
 from tests.conftest import RunCommand
 from tests.killing import wait_for
 from tests.models import write_encoder
+from tests.processes import started
 from tests.ranking_set import NUM_ENTITIES, NUM_MENTIONS, ONE_WORKER, TEXT, entity, mention
 from tests.samples import write_jsonl
 
@@ -206,11 +207,9 @@ def test_a_killed_driver_is_run_again_to_the_same_weights_in_a_bucket(
     run = locate(asked.out)
     (tmp_path / "spec.yaml").write_text(json.dumps(asked.model_dump(mode="json")))
     command = [sys.executable, "-m", "pel_ray", "train", "--spec", str(tmp_path / "spec.yaml")]
-    driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     is_time = re.compile(r"checkpoint-0000000[2-6]-").match
-    wait_for(lambda: driver.poll() is not None or any(map(is_time, state_names(run))))
-    driver.kill()
-    driver.wait()
+    with started(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as driver:
+        wait_for(lambda: driver.poll() is not None or any(map(is_time, state_names(run))))
     assert not (run / "manifest.json").exists() and any(map(is_time, state_names(run)))
     train(asked, carrier)
     undisturbed = locate(join(homes[1], "run"))

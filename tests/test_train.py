@@ -24,6 +24,7 @@ from pel_ray.vectors import VectorFolder
 from tests.conftest import RunCommand
 from tests.killing import run_and_kill, wait_for
 from tests.models import WORDS, write_encoder
+from tests.processes import started
 from tests.samples import write_jsonl
 
 NUM_ENTITIES, NUM_MENTIONS = 120, 96
@@ -154,10 +155,8 @@ def test_a_killed_driver_is_run_again_to_the_same_weights(home: Path, undisturbe
     asked = settings(home, tmp_path / "out")
     (tmp_path / "spec.yaml").write_text(json.dumps(asked.model_dump(mode="json")))
     command = [sys.executable, "-m", "pel_ray", "train", "--spec", str(tmp_path / "spec.yaml")]
-    driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wait_for(lambda: num_lines(tmp_path / "out") >= 13 or driver.poll() is not None)
-    driver.kill()
-    driver.wait()
+    with started(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as driver:
+        wait_for(lambda: num_lines(tmp_path / "out") >= 13 or driver.poll() is not None)
     assert not (tmp_path / "out" / "manifest.json").exists()
     train(asked)
     assert losses(tmp_path / "out") == losses(undisturbed)

@@ -35,7 +35,7 @@ _address = click.option(
 @click.command(
     "submit",
     context_settings={"allow_interspersed_args": False},
-    epilog="Example: pel-ray submit --address http://head:8265 -- train --spec jobs/train.yaml --out /shared/runs/pb",
+    epilog="Example: pel-ray submit --address http://head:8265 jobs/encode-kb.yaml /shared/hpo --out /shared/vectors",
 )
 @_address
 @click.option("--retries", default=0, type=click.IntRange(0), help="How often to submit a job that failed again.")
@@ -64,7 +64,8 @@ def submit(
     if kuberay is not None:
         told = told_by(words)
         told.check_for_pods()
-        manifests = job_manifests(told.words, files_to_send(told.specs), image=image, retries=retries)
+        files = files_to_send(told.specs)
+        manifests = job_manifests(told.words, files, image=image, retries=retries, workers=told.pods())
         locate(kuberay).write_bytes(manifest_text(manifests).encode())
         console.say(f"{kuberay}: run it with kubectl apply -f {shlex.quote(kuberay)}")
         return

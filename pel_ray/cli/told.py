@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,10 @@ from pel_ray.cli.options import SettingsCommand
 from pel_ray.errors import InputError
 from pel_ray.job_package import Package
 from pel_ray.job_specs import files_to_send, relative_to_here
-from pel_ray.kuberay import SHARED
+from pel_ray.kuberay import SHARED, WorkerPods
 from pel_ray.pipeline import only, read_pipeline, settings_of
-from pel_ray.spec import assign, read_spec
+from pel_ray.runtime import Resources
+from pel_ray.spec import assign, merged, read_spec, resolve
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,18 @@ class Told:
     """The specs it reads, as they are named."""
     settings: list[tuple[str, dict[str, Any]]]
     """Of the command or of the steps of a pipeline: whose they are, for a message, and the values by name."""
+    resources: list[Resources]
+    """What each of them asks for that has workers."""
+
+    def pods(self) -> WorkerPods:
+        """Pods in which every step finds the workers that it asks for."""
+        default = WorkerPods()
+        asked = self.resources or [Resources()]
+        return WorkerPods(
+            replicas=max((each.workers for each in asked if each.workers != "auto"), default=default.replicas),
+            cpus=max((each.cpus for each in asked if each.cpus != "auto"), default=default.cpus),
+            gpus=max(_num_gpus(each, default.gpus) for each in asked),
+        )
 
     def check_for_job(self, package: Package) -> None:
         """Refuses what a job would not find in its package, or would leave in a folder that goes with the job."""
@@ -49,7 +63,7 @@ class Told:
 
     def _check_folders(self, package: Package | None) -> None:
         for whose, values in self.settings:
-            for name, value in values.items():
+            for name, value in _places(values):
                 if name == "out" and isinstance(value, str) and _is_relative(value):
                     raise InputError(
                         f"{whose}out {value}",
@@ -69,18 +83,23 @@ def told_by(words: Sequence[str]) -> Told:
     given = {name: value for name, value in context.params.items() if value}
     spec = given.get("spec")
     if spec is None:
-        return Told(list(words), [], [("", _with_defaults(command, {}, given))])
+        values = _with_defaults(command, {}, given)
+        return Told(list(words), [], [("", values)], _resources(command, values))
     named = relative_to_here(spec)
     words = [named if word == spec else f"--spec={named}" if word == f"--spec={spec}" else word for word in words]
     if isinstance(command, SettingsCommand):
-        return Told(words, [named], [("", _with_defaults(command, read_spec(spec), given))])
+        values = _with_defaults(command, read_spec(spec), given)
+        return Told(words, [named], [("", values)], _resources(command, values))
     pipeline = read_pipeline(spec, given.get("sets", ()), given.get("out"))
     steps = only(pipeline.steps, given.get("patterns", ()))
-    settings = [
-        (f"step {step.name}: ", _with_defaults(_found(step.run.split())[0], settings_of(step), {})) for step in steps
-    ]
-    specs = [named, *(step.spec for step in steps if step.spec)]
-    return Told(words, specs, [("", {"out": pipeline.out}), *settings])
+    settings: list[tuple[str, dict[str, Any]]] = [("", {"out": pipeline.out})]
+    resources: list[Resources] = []
+    for step in steps:
+        run = _found(step.run.split())[0]
+        values = _with_defaults(run, settings_of(step), {})
+        settings.append((f"step {step.name}: ", values))
+        resources += _resources(run, values)
+    return Told(words, [named, *(step.spec for step in steps if step.spec)], settings, resources)
 
 
 def _found(words: Sequence[str]) -> tuple[click.Command, click.Context, list[str]]:
@@ -106,7 +125,30 @@ def _with_defaults(command: click.Command, spec: Mapping[str, Any], given: Mappi
     sets: dict[str, Any] = {}
     for assignment in given.get("sets", ()):
         assign(sets, assignment)
-    return {**defaults, **spec, **sets, **given}
+    return {**merged({**defaults, **spec}, sets), **given}
+
+
+def _resources(command: click.Command, values: Mapping[str, Any]) -> list[Resources]:
+    """What a command asks for in its spec and by its flags; nothing where it has no workers."""
+    if not isinstance(command, SettingsCommand) or "resources" not in command.model.model_fields:
+        return []
+    told = values.get("resources")
+    flags = {name: values[name] for name in Resources.model_fields if name in values}
+    return [resolve(Resources, values=told if isinstance(told, Mapping) else None, flags=flags)]
+
+
+def _num_gpus(asked: Resources, default: int) -> int:
+    if asked.cpu:
+        return 0
+    return default if asked.gpus == "auto" else math.ceil(asked.gpus)
+
+
+def _places(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """What may name a folder: the values, and the encoder in the settings of a model where no flag names another."""
+    yield from values.items()
+    for name, inner in values.items():
+        if isinstance(inner, Mapping) and "encoder" in inner and "encoder" not in values:
+            yield f"{name}.encoder", inner["encoder"]
 
 
 def _stays_here(what: str) -> InputError:
