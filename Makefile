@@ -16,7 +16,7 @@ test: setup lint
 # All that is said of jobs and clusters, with the long form: nodes, a head and one of several workers killed at work.
 test-cluster: setup
 	$(BIN)/pytest -m '' tests/test_jobs.py tests/test_cluster.py tests/test_cluster_files.py tests/test_kuberay.py tests/test_one_gpu.py
-	$(BIN)/pytest -m cluster --ignore tests/test_cluster.py
+	$(BIN)/pytest -m cluster --ignore tests/test_cluster.py --ignore tests/test_jobs.py
 
 setup: $(READY)
 

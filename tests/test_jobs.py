@@ -128,6 +128,7 @@ def test_a_submitted_spec_runs_on_the_workers_and_gives_what_the_library_gives(
     assert again.returncode == 0 and "already done" in again.stdout, again
 
 
+@pytest.mark.cluster
 def test_every_block_of_the_guide_to_a_cluster_runs(cluster: Cluster, tmp_path: Path) -> None:
     environment = cluster.environment | {"RAY_API_SERVER_ADDRESS": cluster.address}
     said = []
@@ -213,6 +214,7 @@ def test_an_unknown_job_is_one_line(cluster: Cluster, project: Path) -> None:
         assert len(result.stderr.splitlines()) == 1
 
 
+@pytest.mark.cluster
 def test_a_node_that_does_not_see_the_folder_is_named_before_any_work(
     cluster: Cluster, shared: Path, project: Path
 ) -> None:
@@ -384,6 +386,7 @@ def test_an_exit_code_is_never_that_of_success_unless_the_job_succeeded() -> Non
     assert [code("SUCCEEDED", None), code("FAILED", None), code("STOPPED", 0), code("FAILED", 137)] == [0, 1, 1, 137]
 
 
+@pytest.mark.cluster
 def test_all_processes_of_a_cluster_end_with_it_also_after_an_error_and_a_killed_node() -> None:
     with pytest.raises(ZeroDivisionError), ray_nodes(num_workers=0) as cluster:
         (head,) = cluster.nodes

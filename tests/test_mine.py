@@ -164,7 +164,7 @@ class DyingSearcher(ShardSearcher):
         return super().do(shard)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.cluster)])
 def test_a_worker_killed_in_the_middle_of_a_search_changes_nothing(
     home: Path, undisturbed: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:

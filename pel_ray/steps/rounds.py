@@ -143,7 +143,9 @@ class Rounds:
                     "encoder": self._model(epoch).uri,
                     "split": self._settings.split,
                     "max_mentions": self._settings.max_mentions,
-                    "num_negatives": min(settings.num_hard * min(settings.mine_every, EXTRA_HARD), self._plan.data.kb.num_rows - 1),
+                    "num_negatives": min(
+                        settings.num_hard * min(settings.mine_every, EXTRA_HARD), self._plan.data.kb.num_rows - 1
+                    ),
                     "pool": settings.pool,
                     "filter": {"keep_namesakes": settings.keep_namesakes},
                     "resources": self._settings.resources,
