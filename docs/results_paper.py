@@ -42,7 +42,7 @@ PLANNED = {
     "retrieval": tuple(RETRIEVAL),
     "zero-shot": tuple(ZERO_SHOT)[:4],
     "nil": tuple(NIL),
-    "ranker": tuple(RANKER),
+    "ranker": (*RANKER, "pb-mixed-blend"),
     "refresh": ("full", "pool", "frozen"),
 }
 """The rows of our pipelines; others are shown where they were run."""
@@ -51,6 +51,7 @@ NAMES = {
     "ce": "CE",
     "pb": "Pb",
     "fgsm": "+ FGSM",
+    "blend": "+ the retriever's score",
     "prior": "from the retriever's score",
     "untrained": "untrained encoder",
     "mnrl": "MultipleNegativesRankingLoss",

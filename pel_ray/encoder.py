@@ -19,6 +19,7 @@ from pydantic import Field
 from torch import nn
 
 from pel_ray.batches import Batch, gathered, plan_batches, ragged
+from pel_ray.blend import BLEND_FILE
 from pel_ray.errors import ArtifactError, SettingsError
 from pel_ray.hugging_face import (
     DEFAULT_ENCODER,
@@ -255,7 +256,7 @@ class Parts:
             (name, info.size, info.mtime_ns)
             for name, info in self.folder.files().items()
             if name.endswith(MODEL_SUFFIXES) and not name.startswith(other)
-            if name.rsplit("/", 1)[-1] not in (SETTINGS_FILE, NIL_FILE)
+            if name.rsplit("/", 1)[-1] not in (SETTINGS_FILE, NIL_FILE, BLEND_FILE)
         )
         # A local file is read again each time: its clock may be too coarse for a change that comes at once.
         digest = _digest_of.__wrapped__ if self.folder.is_local else _digest_of

@@ -41,8 +41,12 @@ class LinkSource:
         """Vectors, a training run or an index; the KB and the model that its manifest names may have moved."""
         searched = _open_searched(locate(folder))
         table = _open_kb(searched, kb)
-        parts = None if ranker is None else open_ranker(os.fspath(ranker))
-        return cls(searched, table, mention_model(searched, None if model is None else os.fspath(model), None), parts)
+        parts = mention_model(searched, None if model is None else os.fspath(model), None)
+        if ranker is None:
+            return cls(searched, table, parts)
+        found = open_ranker(os.fspath(ranker))
+        found.check_retriever(parts)
+        return cls(searched, table, parts, found)
 
     @property
     def inputs(self) -> dict[str, Input]:

@@ -13,6 +13,8 @@ from pyarrow import ArrowException
 from pel_ray.storage import Location, storage_errors
 
 METRICS = "metrics.jsonl"
+NO_SHARE = "weight"
+"""Of what validation finds, the one figure that is no share of the mentions."""
 LONGEST_LINE = 4096
 SECONDS_BETWEEN = 5.0
 """From one line to the next in a bucket, where each of them writes the file again."""

@@ -7,13 +7,13 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pel_ray.metrics_file import MetricsFile
+from pel_ray.metrics_file import NO_SHARE, MetricsFile
 from pel_ray.storage import Location, Where, locate
 
 SMOOTHED = 9
 """Lines that a curve is the mean of; the lines themselves are drawn behind it, pale."""
-BEST_BY = ("recall@1", "accuracy")
-"""What validation chooses the best epoch by: of retrievers, of rankers."""
+BEST_BY = ("recall@1", "blended", "accuracy")
+"""What validation chooses the best epoch by: of retrievers, of rankers with the retriever's score and without."""
 
 
 def write_events(run: Location, after_epoch: int) -> None:
@@ -49,7 +49,8 @@ def plot_run(run: Location) -> None:
         _curve(axis, training, name, None)
         axis.set_title(title)
     axis = axes[1][1]
-    for name in validation[0]["validation"] if validation else ():
+    watched = [name for name in validation[0]["validation"] if name != NO_SHARE] if validation else []
+    for name in watched:
         axis.plot(
             [line["epoch"] for line in validation], [line["validation"][name] for line in validation], "o-", label=name
         )

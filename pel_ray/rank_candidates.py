@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import Field
 
@@ -39,6 +40,8 @@ class Candidates:
     """Rows of mentions/."""
     entities_QK: np.ndarray
     """Rows of the KB, best first; -1 where there is no more."""
+    scores_QK: np.ndarray
+    """The retriever's; -inf where there is no more."""
     golds: Ragged
     is_nil_Q: np.ndarray
 
@@ -46,13 +49,14 @@ class Candidates:
     def read(cls, evaluation: Location, k: int) -> Candidates:
         """From the hits of an evaluation folder."""
         (name,) = (name for name in read_manifest(evaluation, "evaluation").files if name.startswith("hits-"))
-        columns = ["mention_row", "entity_rows", "gold_rows", "is_nil"]
+        columns = ["mention_row", "entity_rows", "scores", "gold_rows", "is_nil"]
         with evaluation.filesystem.open_input_file((evaluation / name).path) as stream:
             table = pq.read_table(stream, columns=columns).combine_chunks()
-        entities_QK = table["entity_rows"].combine_chunks().flatten().to_numpy().reshape(table.num_rows, -1)[:, :k]
+        entities_QK, scores_QK = (_best(table[name], k) for name in ("entity_rows", "scores"))
         return cls(
             rows_Q=table["mention_row"].to_numpy(),
-            entities_QK=np.ascontiguousarray(entities_QK),
+            entities_QK=entities_QK,
+            scores_QK=scores_QK,
             golds=Ragged.of(table["gold_rows"].to_pylist()),
             is_nil_Q=table["is_nil"].to_numpy(zero_copy_only=False),
         )
@@ -62,7 +66,13 @@ class Candidates:
 
     def only(self, numbers: Iterable[int]) -> Candidates:
         some = np.fromiter(numbers, np.int64)
-        return Candidates(self.rows_Q[some], self.entities_QK[some], self.golds.take(some), self.is_nil_Q[some])
+        return Candidates(
+            rows_Q=self.rows_Q[some],
+            entities_QK=self.entities_QK[some],
+            scores_QK=self.scores_QK[some],
+            golds=self.golds.take(some),
+            is_nil_Q=self.is_nil_Q[some],
+        )
 
     def with_gold(self, most: int | None) -> Candidates:
         """Mentions that are not NIL; where fewer are asked for, always the same ones."""
@@ -84,6 +94,12 @@ class Candidates:
     def num_missing(self) -> int:
         """Mentions with a gold in the KB, but none among the candidates."""
         return int((self.golds.lengths > 0).sum()) - int(self.is_gold().any(1).sum())
+
+
+def _best(column: pa.ChunkedArray, k: int) -> np.ndarray:
+    """(Q, K): the first of lists that are all as long."""
+    values_QH = column.combine_chunks().flatten().to_numpy().reshape(len(column), -1)
+    return np.ascontiguousarray(values_QH[:, :k])
 
 
 @dataclass(frozen=True)

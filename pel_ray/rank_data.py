@@ -22,8 +22,6 @@ from pel_ray.text import Texts
 from pel_ray.token_table import TokenTable
 from pel_ray.training_source import mention_pieces
 
-MENTIONS_AT_ONCE = 4096
-
 
 @dataclass(frozen=True)
 class RankData:

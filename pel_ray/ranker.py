@@ -7,6 +7,7 @@ Shapes: B texts in a batch, L word pieces of the longest, D dimensions.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save_file
 from torch import nn
 
+from pel_ray.blend import Blend, read_blend
 from pel_ray.encoder import ModelSettings, Parts, last_hidden, load_parts, load_tower
 from pel_ray.errors import ArtifactError, SettingsError, StorageError
 from pel_ray.hugging_face import DEFAULT_ENCODER, first_line, load_config
@@ -90,6 +92,7 @@ class RankerParts:
     settings: RankerSettings
     base: Parts
     """Tokenizer, markers and transformer."""
+    blend: Blend | None = None
 
     @property
     def is_saved(self) -> bool:
@@ -100,9 +103,26 @@ class RankerParts:
         return Texts(self.base.tokenizer, self.base.markers, self.settings.text)
 
     @property
+    def retriever_weight(self) -> float:
+        """How much the retriever's score counts beside the ranker's."""
+        return self.blend.weight if self.blend else 0.0
+
+    @property
     def digest(self) -> str:
-        """Changes with the weights, the settings, the tokenizer and the markers."""
-        return Parts(self.folder, self.base.settings, self.base.tokenizer, self.base.markers).digest("mention")
+        """Changes with the weights, the settings, the tokenizer, the markers and how much the retriever counts."""
+        digest = Parts(self.folder, self.base.settings, self.base.tokenizer, self.base.markers).digest("mention")
+        weight = self.retriever_weight
+        return hashlib.sha256(f"{digest} {weight!r}".encode()).hexdigest() if weight else digest
+
+    def check_retriever(self, retriever: Parts) -> None:
+        """Refuses one whose scores are of another kind than those the weight was chosen for."""
+        found, blend = retriever.settings.similarity, self.blend
+        if blend and blend.weight and blend.similarity != found:
+            raise ArtifactError(
+                f"{self.folder} adds {blend.weight:.4g} times the score of a {blend.similarity} retriever "
+                f"({blend.retriever}), but {retriever.folder} is a {found} retriever. Use one of the same similarity, "
+                "or train a ranker for this one"
+            )
 
 
 @dataclass(frozen=True)
@@ -151,7 +171,7 @@ def load_ranker_parts(settings: RankerSettings) -> RankerParts:
     if folder is not None:
         settings = _read_saved(folder, settings)
         base = load_parts(ModelSettings(encoder=(folder / "encoder").uri))
-        return RankerParts(folder, settings, base)
+        return RankerParts(folder, settings, base, read_blend(folder))
     asked = {"encoder": settings.encoder} | ({} if settings.layers is None else {"layers": settings.layers})
     base = load_parts(ModelSettings.model_validate(asked))
     parts = RankerParts(base.folder, settings.model_copy(update={"encoder": base.settings.encoder}), base)

@@ -10,6 +10,7 @@ from typing import Any
 
 from pel_ray.artifacts import Manifest
 from pel_ray.evaluation_file import Figure, Row
+from pel_ray.metrics_file import NO_SHARE
 from pel_ray.report import Comparison, Evaluation, System
 from pel_ray.run_folder import Round, Run
 
@@ -204,7 +205,7 @@ def validation_rows(runs: Sequence[Run]) -> tuple[list[str], list[tuple[Run, lis
     """What training watched: metrics, and for each run the best epoch's beside those before training."""
     best = [run.manifest.counts.get("validation of the best epoch", {}) for run in runs]
     first = [run.manifest.counts.get("validation before training", {}) for run in runs]
-    metrics = _all_keys(best)
+    metrics = [metric for metric in _all_keys(best) if metric != NO_SHARE]
     return metrics, [
         (run, [_validated(after, before, metric) for metric in metrics])
         for run, after, before in zip(runs, best, first, strict=True)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from pel_ray.blend import blended
 from pel_ray.chunks import Pieces
 from pel_ray.encoder import Precision
 from pel_ray.rank_pairs import Scoring, pair_texts
@@ -57,7 +58,7 @@ class Reranker:
         return cls(load_ranker(parts.settings), entities, precision)
 
     def scores(self, mentions: Sequence[Mapping[str, Any]], rows_QK: np.ndarray) -> np.ndarray:
-        """Scores (Q, K) of entities of the KB for mentions, as rows of mentions/; -inf where there is no entity."""
+        """The ranker's own scores (Q, K) of rows of the KB for mentions, as rows of mentions/; -inf for no entity."""
         texts = Pieces.of(self._texts.mentions(mentions))
         scores_QK = np.full(rows_QK.shape, -np.inf, np.float32)
         at_once = max(PAIRS_AT_ONCE // max(rows_QK.shape[1], 1), 1)
@@ -75,8 +76,9 @@ class Reranker:
         return self._scoring.run(pairs, BATCH_TOKENS)
 
     def rerank(self, mentions: Sequence[Mapping[str, Any]], hits: Hits) -> Hits:
-        """The same entities with the ranker's scores, best first."""
-        return in_order_of(self.scores(mentions, hits.rows_QK), hits.rows_QK)
+        """The same entities by the ranker's scores, with as much of the retriever's as it was told, best first."""
+        scores_QK = self.scores(mentions, hits.rows_QK)
+        return in_order_of(blended(scores_QK, hits.scores_QK, self.ranker.parts.retriever_weight), hits.rows_QK)
 
 
 def in_order_of(scores_QK: np.ndarray, rows_QK: np.ndarray) -> Hits:

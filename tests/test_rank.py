@@ -18,17 +18,18 @@ from torch.nn import functional
 from pel_ray import ModelSettings, load_model
 from pel_ray.adversarial import AdversarialSettings, clean_and_adversarial
 from pel_ray.artifacts import read_manifest
+from pel_ray.blend import Blend, read_blend, store_blend
 from pel_ray.chunks import Passes, Pieces, cut
-from pel_ray.encoder import save_whole
+from pel_ray.encoder import load_parts, save_whole
 from pel_ray.errors import PelRayError
 from pel_ray.evaluation_file import read_evaluation as read_checked
 from pel_ray.linker import Linker
-from pel_ray.nil import read_threshold
+from pel_ray.nil import best_threshold, read_threshold
 from pel_ray.ragged import Ragged
 from pel_ray.rank_candidates import Candidates, CandidateSettings, examples_of
 from pel_ray.rank_objective import RankBatch, RankObjective, RankObjectiveSettings
 from pel_ray.rank_pairs import pair_texts
-from pel_ray.ranker import Ranker, RankerSettings, load_ranker
+from pel_ray.ranker import Ranker, RankerSettings, load_ranker, open_ranker
 from pel_ray.reranker import Reranker
 from pel_ray.spec import merged
 from pel_ray.steps.evaluate import read_evaluation
@@ -231,7 +232,7 @@ def test_the_planned_memory_is_that_of_a_chunk_whatever_the_candidates(tiny: str
 def test_a_missing_gold_takes_the_place_of_the_last_candidate_or_leaves() -> None:
     entities = np.array([[5, 6, 7, 8], [5, 6, 7, 8], [5, 6, 7, -1], [1, 2, 3, 4]])
     golds = Ragged.of([[7], [9], [6, 5], []])
-    candidates = Candidates(np.arange(4), entities, golds, np.array([False, False, False, True]))
+    candidates = Candidates(np.arange(4), entities, np.zeros((4, 4)), golds, np.array([False, False, False, True]))
     kept = examples_of(candidates, CandidateSettings(num_candidates=4))
     assert kept.rows_M.tolist() == [0, 1, 2] and kept.is_missing_M.tolist() == [False, True, False]
     assert kept.negatives_MN.tolist() == [[5, 6, 8], [5, 6, 7], [7, -1, -1]]
@@ -420,6 +421,106 @@ def test_the_nil_threshold_of_a_ranker_is_its_own(home: Path, undisturbed: Path,
     assert chosen is not None and read_threshold(home / "model") is None
     found = read_evaluation(rank_evaluate(evaluate_settings(home, ranker, tmp_path / "out", nil=True)))
     assert found["nil"]["threshold"]["threshold"] == chosen.threshold
+
+
+@pytest.fixture(scope="module")
+def with_retriever(home: Path) -> Path:
+    rank_train(train_settings(home, home / "with-retriever", blend=True))
+    return home / "with-retriever"
+
+
+def test_a_blended_run_is_the_same_training_and_knows_its_weight(
+    home: Path, undisturbed: Path, with_retriever: Path
+) -> None:
+    check_same(with_retriever, undisturbed)
+    plain, both = ([line for line in lines(run) if "validation" in line] for run in (undisturbed, with_retriever))
+    new = [{name: line["validation"].pop(name) for name in ("blended", "weight")} for line in both]
+    assert both == plain
+    accuracies = [line["validation"]["accuracy"] for line in plain]
+    assert all(line["blended"] >= accuracy for line, accuracy in zip(new, accuracies, strict=True))
+    blend, counts = read_blend(with_retriever / "model"), read_manifest(locate(with_retriever)).counts
+    best = int(np.argmax([line["blended"] for line in new]))
+    assert blend is not None and counts["best epoch"] == best
+    assert {"blended": blend.blended, "weight": blend.weight} == new[best] and blend.accuracy == accuracies[best]
+    validation = [row for row in rows_of(home / "set", "mentions") if row["split"] == "validation"]
+    assert blend.mentions == sum(bool(row["entity_ids"]) for row in validation)
+    # A run that did not ask for it is what it was before one could.
+    assert not list(undisturbed.rglob("blend.json"))
+    assert "blend" not in read_manifest(locate(undisturbed)).request.settings
+    assert not rank_train(train_settings(home, with_retriever, blend=True)).is_new
+    with pytest.raises(PelRayError, match="blend is True there and None here"):
+        rank_train(train_settings(home, with_retriever))
+
+
+def with_weight(model: Path, home: Path, weight: float, **more: Any) -> Path:
+    """A ranker that was told how much the retriever counts."""
+    digest = load_parts(ModelSettings(encoder=str(home / "model"))).digest("mention")
+    told = {"weight": weight, "blended": 0.5, "accuracy": 0.4, "mentions": 9, "split": "validation"}
+    told |= {"retriever": "a retriever", "retriever_digest": digest, "similarity": "cosine"}
+    store_blend(model, Blend(**told | more))
+    return model
+
+
+def test_both_scores_order_the_candidates_of_evaluations_and_links(
+    home: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    rows = [row for row in rows_of(home / "set", "mentions") if row["split"] == "validation"]
+    retriever = load_model(ModelSettings(encoder=str(home / "model")))
+    vectors = retriever.encode_entities(rows_of_kb(home), precision="fp32").astype(np.float16).astype(np.float32)
+    first = retriever.encode_mentions(rows, precision="fp32") @ vectors.T
+    model = shutil.copytree(undisturbed / "model", tmp_path / "ranker")
+    second = padded_scores(load_ranker(RankerSettings(encoder=str(model))), rows, rows_of_kb(home))
+    # As much as makes both count.
+    weight = float(second.std(1).mean() / first.std(1).mean())
+    ranker = with_weight(model, home, weight)
+    more = {"split": "validation", "tune_nil": True}
+    outcome = rank_evaluate(evaluate_settings(home, ranker, tmp_path / "out", **more))
+    (hits,) = (tmp_path / "out").glob("hits-*.parquet")
+    found = pq.read_table(hits).to_pylist()
+    links = list(Linker.load(home / "vectors", k=16, ranker=ranker, precision="fp32", nil=False).link(rows))
+    best_scores, num_moved = [], 0
+    for number, (hit, link) in enumerate(zip(found, links, strict=True)):
+        both = first[number] * weight + second[number]
+        nearest = sorted(range(NUM_ENTITIES), key=lambda one: (-first[number, one], one))  # noqa: B023
+        expected = sorted(nearest[:K], key=lambda one: -both[one])  # noqa: B023
+        np.testing.assert_allclose(hit["scores"], both[expected], atol=1e-2)
+        np.testing.assert_allclose(both[hit["entity_rows"]], both[expected], atol=1e-2)
+        expected = sorted(nearest[:16], key=lambda one: -both[one])  # noqa: B023
+        np.testing.assert_allclose([one.score for one in link.candidates], both[expected], atol=1e-4)
+        best_scores.append(hit["scores"][0])
+        num_moved += expected[0] not in (nearest[0], max(nearest[:16], key=lambda one: second[number, one]))  # noqa: B023
+    assert num_moved, "the weight should matter"
+    chosen = read_threshold(ranker)
+    is_nil = np.array([not row["entity_ids"] for row in rows])
+    assert chosen is not None and chosen.threshold == best_threshold(np.array(best_scores, np.float32), is_nil)
+    said = f"; by the ranker's score + {weight:.4g} times the retriever's"
+    assert read_evaluation(outcome)["policy"]["ranked"].endswith(said)
+
+
+def test_another_weight_is_another_ranker(home: Path, undisturbed: Path, tmp_path: Path) -> None:
+    model = shutil.copytree(undisturbed / "model", tmp_path / "ranker")
+    plain, none, some, more = (
+        open_ranker(model if weight is None else with_weight(model, home, weight)).digest for weight in (None, 0, 1, 2)
+    )
+    assert plain == none and len({plain, some, more}) == 3
+    with_weight(model, home, 2, retriever="elsewhere")
+    assert open_ranker(model).digest == more
+
+
+def test_a_weight_is_not_for_scores_of_another_kind(
+    home: Path, undisturbed: Path, tmp_path: Path, pel_ray: RunCommand
+) -> None:
+    ranker = with_weight(shutil.copytree(undisturbed / "model", tmp_path / "ranker"), home, 2, similarity="dot")
+    said = "adds 2 times the score of a dot retriever .a retriever., but .* is a cosine retriever. Use one of the same"
+    with pytest.raises(PelRayError, match=said):
+        rank_evaluate(evaluate_settings(home, ranker, tmp_path / "out"))
+    with pytest.raises(PelRayError, match=said):
+        Linker.load(home / "vectors", ranker=ranker)
+    with_weight(ranker, home, 2, retriever_digest="other")
+    given = [home / "set", "--ranker", ranker, "--vectors", home / "vectors", "--out", tmp_path / "out", "--cpus", 1]
+    assert "2 times the retriever's, a weight chosen with another retriever (a retriever)" in pel_ray(
+        "rank", "evaluate", *given, "--baselines", "none", "--resamples", 10
+    ).out.replace("\n", " ")
 
 
 def test_linking_with_a_ranker_gives_the_order_of_its_scores(

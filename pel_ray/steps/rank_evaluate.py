@@ -6,6 +6,7 @@ import numpy as np
 from pydantic import Field
 
 from pel_ray.artifacts import Input, Request
+from pel_ray.blend import blended
 from pel_ray.evaluation import Judged
 from pel_ray.golds import GoldMentions
 from pel_ray.rank_changes import changes
@@ -46,6 +47,7 @@ class RankEvaluatePlan(EvaluatePlan):
 
     def _judge(self) -> Location:
         self.ranker = open_ranker(self.settings.ranker)
+        self.ranker.check_retriever(self.parts)
         return self.ranker.folder
 
     def _request(self) -> Request:
@@ -72,9 +74,19 @@ def _systems(plan: RankEvaluatePlan, mentions: GoldMentions, pools: PoolFilter |
     ceiling = float((after.ranks_Q[has_gold_Q] > 0).mean()) if has_gold_Q.any() else float("nan")
     return Found(
         systems={"ranker": ranked, "retriever": hits} | baseline_hits(plan, mentions, pools),
-        policy={"ranked": f"the retriever's {k} best, recall@{k} {ceiling:.4f}: the ceiling"},
+        policy={"ranked": f"the retriever's {k} best, recall@{k} {ceiling:.4f}: the ceiling{_by(plan)}"},
         more={"changes": changes(plan.data, mentions, before, after)},
     )
+
+
+def _by(plan: RankEvaluatePlan) -> str:
+    """What they are ranked by, where it is not the ranker's score alone."""
+    blend = plan.ranker.blend
+    if blend is None or not blend.weight:
+        return ""
+    is_same = blend.retriever_digest == plan.request.inputs["retriever"].digest
+    chosen = "" if is_same else f", a weight chosen with another retriever ({blend.retriever})"
+    return f"; by the ranker's score + {blend.weight:.4g} times the retriever's{chosen}"
 
 
 def _ranked(plan: RankEvaluatePlan, mentions: GoldMentions, hits: Hits, site: Site) -> Hits:
@@ -93,4 +105,5 @@ def _ranked(plan: RankEvaluatePlan, mentions: GoldMentions, hits: Hits, site: Si
         model=plan.ranker.settings,
         tokens=tokens,
     )
-    return in_order_of(scores_QK, candidates_QK)
+    retriever_QK = hits.scores_QK[:, : plan.settings.num_candidates]
+    return in_order_of(blended(scores_QK, retriever_QK, plan.ranker.retriever_weight), candidates_QK)

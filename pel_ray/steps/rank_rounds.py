@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from pel_ray import console
 from pel_ray.artifacts import Work
+from pel_ray.blend import BLEND_FILE, Blend, store_blend
 from pel_ray.encoder import save_whole
-from pel_ray.metrics_file import MetricsFile
+from pel_ray.metrics_file import NO_SHARE, MetricsFile
 from pel_ray.plots import write_events
 from pel_ray.rank_candidates import Candidates
 from pel_ray.rank_data import RankSource
@@ -33,6 +35,7 @@ class RankRounds:
         self._state.make_folder()
         self._metrics = MetricsFile.of_run(work.folder)
         self._found: dict[int, dict[str, float]] = {}
+        self._num_watched = 0
         self._receipts: list[dict[str, Any]] = []
 
     def run(self) -> None:
@@ -86,22 +89,40 @@ class RankRounds:
             source.token_files,
             self._state / f"validation-{epoch:03d}",
             self._carrier,
+            blend=self._settings.blend,
         )
-        num_watched = int(found.pop("rows"))
+        self._num_watched = int(found.pop("rows"))
         self._found[epoch] = found
         note_validation(self._metrics, epoch, epoch * num_steps(num_mentions, self._settings.optimiser), found)
         when = f"after epoch {epoch}" if epoch else "before training"
-        shown = ", ".join(f"{name} {value:.3f}" for name, value in found.items())
-        console.say(f"validation {when}: {shown} ({num_watched:,} mentions)")
+        shown = ", ".join(f"{name} {value:{'.3g' if name == NO_SHARE else '.3f'}}" for name, value in found.items())
+        console.say(f"validation {when}: {shown} ({self._num_watched:,} mentions)")
 
     @property
     def _best(self) -> int:
         """The epoch that validates best, of equal ones the first."""
-        return max(self._found, key=lambda epoch: (self._found[epoch]["accuracy"], -epoch))
+        metric = "blended" if self._settings.blend else "accuracy"
+        return max(self._found, key=lambda epoch: (self._found[epoch][metric], -epoch))
+
+    def _blend(self, found: Mapping[str, float]) -> Blend:
+        retriever = self._plan.request.inputs["retriever"]
+        return Blend(
+            weight=found["weight"],
+            blended=found["blended"],
+            accuracy=found["accuracy"],
+            mentions=self._num_watched,
+            split=self._settings.validation.validation_split,
+            retriever=retriever.path,
+            retriever_digest=retriever.digest,
+            similarity=self._plan.retrieval.parts.settings.similarity,
+        )
 
     def _finish(self, trained: Candidates, source: RankSource) -> None:
         best, examples = self._best, source.examples()
         keep_model(self._work, self._model(best))
+        if self._settings.blend:
+            store_blend(self._work.folder / "model", self._blend(self._found[best]))
+            self._work.count(f"model/{BLEND_FILE}")
         draw_curves(self._work)
         num_golden = int((trained.golds.lengths > 0).sum())
         self._work.counts |= {

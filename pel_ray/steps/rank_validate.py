@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pel_ray.artifacts import MANIFEST, Request, building, read_manifest
+from pel_ray.blend import choose_weight, golds_first
 from pel_ray.errors import ArtifactError
 from pel_ray.rank_candidates import Candidates
 from pel_ray.ranker import RankerSettings
@@ -23,10 +24,13 @@ def rank_validate(
     tokens: Sequence[Location],
     out: Location,
     within: Workers,
+    *,
+    blend: bool = False,
 ) -> dict[str, float]:
     """Shares of the mentions whose gold is the ranker's best, the retriever's best, or a candidate at all; and rows.
 
-    A gold that is not among the candidates counts as wrong.
+    A gold that is not among the candidates counts as wrong. To blend, also the share with the best weight of the
+    retriever's score, and this weight.
     """
     if not len(watched):
         raise ArtifactError(f"{mentions.folder} has no mention to validate on that is not NIL")
@@ -49,16 +53,23 @@ def rank_validate(
                 tokens=tokens,
             )
             work.counts |= _shares(watched, scores_QK) | {"rows": len(watched), "seconds": {"scoring": seconds}}
+            if blend:
+                work.counts |= _blended(watched, scores_QK)
     counts = read_manifest(out).counts
-    return {name: counts[name] for name in ("accuracy", "retriever", "ceiling", "rows")}
+    names = ("accuracy", "retriever", "ceiling", *(("blended", "weight") if blend else ()), "rows")
+    return {name: counts[name] for name in names}
 
 
 def _shares(watched: Candidates, scores_QK: np.ndarray) -> dict[str, float]:
     is_gold_QK = watched.is_gold()
-    best_Q = scores_QK.argmax(1)
     shares = {
-        "accuracy": is_gold_QK[np.arange(len(best_Q)), best_Q],
-        "retriever": is_gold_QK[:, 0],
-        "ceiling": is_gold_QK.any(1),
+        "accuracy": golds_first(scores_QK, is_gold_QK),
+        "retriever": float(is_gold_QK[:, 0].mean()),
+        "ceiling": float(is_gold_QK.any(1).mean()),
     }
-    return {name: round(float(is_right_Q.mean()), 4) for name, is_right_Q in shares.items()}
+    return {name: round(share, 4) for name, share in shares.items()}
+
+
+def _blended(watched: Candidates, scores_QK: np.ndarray) -> dict[str, float]:
+    weight, share = choose_weight(scores_QK, watched.scores_QK, watched.is_gold())
+    return {"blended": round(share, 4), "weight": weight}
