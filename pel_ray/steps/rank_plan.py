@@ -63,9 +63,6 @@ class RankPlan:
     def _request(self) -> Request:
         # The chunk changes no result but the dropout, and lowering it is what helps when memory runs out.
         free: dict[str, Any] = dict.fromkeys((*FREE, "model"), True) | {"objective": {"chunk_tokens"}}
-        if not self.settings.blend:
-            # Runs that were made before there was a choice stay what was asked for.
-            free["blend"] = True
         inputs = dict(self.retrieval.request.inputs)
         inputs["retriever"] = inputs.pop("model")
         inputs["encoder"] = Input(path=self.parts.folder.address, digest=self.parts.digest)
