@@ -28,7 +28,7 @@ from pel_ray.training_source import TrainingSource
 from pel_ray.vectors import VectorFolder
 
 EXTRA_HARD = 2
-"""Mined for each hard negative asked for where several epochs draw from one mining, so that they draw different ones."""
+"""Mined for each hard negative asked for where several epochs draw from one mining: they then draw different ones."""
 
 
 class Rounds:
