@@ -189,7 +189,7 @@ class Tables:
         keys = sorted(set.intersection(*map(set, told)) - COMPARED)
         others = [_by_value(key, found, told) for key in keys if not _is_same(told, key)]
         seconds = [record.seconds["run"] or 0 for record in found if not record.is_resumed]
-        cost = f" A run took {min(seconds) / 60:.0f} to {max(seconds) / 60:.0f} minutes." if seconds else ""
+        cost = f" A run took {min(seconds) / 60:.1f} to {max(seconds) / 60:.1f} minutes." if seconds else ""
         differing = f" Rows differ in: {'; '.join(others)}." if others else ""
         return f"All trained rows: {', '.join(shared)}.{differing}{cost}"
 
