@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import numpy as np
+from pydantic import Field
+
+PASS_TOKENS = {"cpu": 1024, "cuda": 16384}
+"""What saturates a device; where memory allows more, texts of more different lengths would only be padded more."""
+BatchTokens = Annotated[int, Field(ge=1)] | Literal["auto"]
+"""Word pieces of a batch, padding included; auto: as many as saturate the device."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,11 @@ def plan_batches(lengths: np.ndarray, batch_tokens: int, rows: np.ndarray | None
         batches.append(batch)
         start += len(batch)
     return batches
+
+
+def tokens_of(asked: BatchTokens, device: str) -> int:
+    """How many pieces a batch has on a device of this type."""
+    return PASS_TOKENS[device] if asked == "auto" else asked
 
 
 def num_computed(lengths: np.ndarray, batches: Sequence[np.ndarray]) -> int:

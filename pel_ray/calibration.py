@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from pel_ray.chunks import PASS_TOKENS, Pieces
+from pel_ray.batches import PASS_TOKENS
+from pel_ray.chunks import Pieces
 from pel_ray.encoder import Precision, choose_dtype
 from pel_ray.objective import TrainingBatch
 from pel_ray.rank_objective import RankBatch

@@ -18,8 +18,6 @@ from torch import nn
 from pel_ray.batches import gathered, plan_batches, ragged
 
 CPU_CHUNK_TOKENS = 8192
-PASS_TOKENS = {"cpu": 1024, "cuda": 16384}
-"""What saturates a device; where memory allows more, texts of more different lengths would only be padded more."""
 
 
 class TextModule(Protocol):

@@ -18,7 +18,7 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from pel_ray.batches import Batch, gathered, plan_batches, ragged
+from pel_ray.batches import Batch, BatchTokens, gathered, plan_batches, ragged, tokens_of
 from pel_ray.blend import BLEND_FILE
 from pel_ray.errors import ArtifactError, SettingsError
 from pel_ray.hugging_face import (
@@ -35,9 +35,12 @@ from pel_ray.on_disk import from_disk
 from pel_ray.spec import Settings
 from pel_ray.storage import BLOCK_BYTES, Location, Where, is_uri, locate, storage_errors, without_credentials
 from pel_ray.text import Markers, Texts, TextSettings
+from pel_ray.threads import one_thread_each
 
 SETTINGS_FILE = "pel_ray.json"
 MODEL_SUFFIXES = (".safetensors", ".bin", ".json", ".txt", ".model")
+FEW_BATCHES = 8
+"""Fewer than these would leave a thread without work at the end of a shard for too long."""
 Side = Literal["mention", "entity"]
 Precision = Literal["auto", "fp32", "fp16", "bf16"]
 
@@ -144,7 +147,12 @@ class BiEncoder:
         return self.encode(self.texts.mentions(rows), "mention", **options)
 
     def encode(
-        self, pieces: Sequence[Sequence[int]], side: Side, *, batch_tokens: int = 2048, precision: Precision = "auto"
+        self,
+        pieces: Sequence[Sequence[int]],
+        side: Side,
+        *,
+        batch_tokens: BatchTokens = "auto",
+        precision: Precision = "auto",
     ) -> np.ndarray:
         """Vectors of texts that are word pieces already, fp32, in the order given, of length 1 for cosine."""
         return Encoding(self.tower(side), self.settings, self.markers.pad, precision).run_lists(pieces, batch_tokens)
@@ -184,26 +192,35 @@ class Encoding:
         self._normalise = settings.similarity == "cosine"
         self._pad = pad
 
-    def run_lists(self, pieces: Sequence[Sequence[int]], batch_tokens: int) -> np.ndarray:
+    def run_lists(self, pieces: Sequence[Sequence[int]], batch_tokens: BatchTokens = "auto") -> np.ndarray:
         """Vectors (texts, D) of word pieces."""
         return self.run(*ragged(pieces), batch_tokens)
 
-    def run(self, flat: np.ndarray, offsets: np.ndarray, batch_tokens: int) -> np.ndarray:
+    def run(self, flat: np.ndarray, offsets: np.ndarray, batch_tokens: BatchTokens = "auto") -> np.ndarray:
         """Vectors (texts, D) of ragged word pieces: text i is flat[offsets[i]:offsets[i+1]]."""
         vectors = np.empty((len(offsets) - 1, self._tower.dimension), np.float32)
-        self.fill(vectors, flat, offsets, plan_batches(np.diff(offsets), batch_tokens))
+        self.fill(vectors, flat, offsets, plan_batches(np.diff(offsets), tokens_of(batch_tokens, self.device.type)))
         return vectors
 
     def fill(self, vectors: np.ndarray, flat: np.ndarray, offsets: np.ndarray, batches: Sequence[np.ndarray]) -> None:
         """Writes the vectors of the batches' rows into their places."""
-        with torch.inference_mode(), torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
-            for batch in gathered(batches, flat, offsets, self._pad):
-                vectors[batch.rows] = self._vectors(batch)
+
+        def encode(batch: Batch) -> None:
+            vectors[batch.rows] = self._vectors(batch)
+
+        coming = gathered(batches, flat, offsets, self._pad)
+        if len(batches) < FEW_BATCHES:
+            # All threads on one: a single mention is waited for.
+            for batch in coming:
+                encode(batch)
+        else:
+            one_thread_each(encode, coming, self.device)
 
     def _vectors(self, batch: Batch) -> np.ndarray:
         ids_BL = torch.from_numpy(batch.ids).to(self.device)
         mask_BL = None if batch.mask is None else torch.from_numpy(batch.mask).to(self.device)
-        vectors_BD = self._tower(ids_BL, mask_BL).float()
+        with torch.inference_mode(), torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
+            vectors_BD = self._tower(ids_BL, mask_BL)
         if self._normalise:
             vectors_BD = nn.functional.normalize(vectors_BD, dim=1)
         return vectors_BD.cpu().numpy()

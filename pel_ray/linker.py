@@ -28,7 +28,6 @@ from pel_ray.text import MENTION_COLUMNS
 from pel_ray.vectors import VectorFolder
 
 MENTIONS_AT_ONCE = 1024
-BATCH_TOKENS = 2048
 RANKED = CandidateSettings().num_candidates
 KEEP_BYTES = 1 << 30
 """Vectors of a KB of up to 700,000 entities with 384 dimensions stay in memory between groups."""
@@ -126,7 +125,7 @@ class Linker:
         for text in texts:
             numbers.setdefault(text, len(numbers))
         rows = [dict(zip(MENTION_COLUMNS, text, strict=True)) for text in numbers]
-        hits = self._search(self._encoding.run_lists(self._texts.mentions(rows), BATCH_TOKENS))
+        hits = self._search(self._encoding.run_lists(self._texts.mentions(rows)))
         if self._reranker is not None:
             hits = self._reranker.rerank(rows, hits)
             hits = Hits(hits.scores_QK[:, : self._k], hits.rows_QK[:, : self._k])

@@ -17,9 +17,9 @@ from torch import nn
 from torch.nn import functional
 
 from pel_ray.adversarial import AdversarialSettings, clean_and_adversarial
+from pel_ray.batches import PASS_TOKENS
 from pel_ray.chunks import (
     CPU_CHUNK_TOKENS,
-    PASS_TOKENS,
     Chunk,
     Passes,
     Pieces,

@@ -15,7 +15,8 @@ from pydantic import Field
 from torch import nn
 
 from pel_ray.adversarial import AdversarialSettings, clean_and_adversarial
-from pel_ray.chunks import PASS_TOKENS, Chunk, Passes, Pieces, cut, in_order, num_pieces
+from pel_ray.batches import PASS_TOKENS
+from pel_ray.chunks import Chunk, Passes, Pieces, cut, in_order, num_pieces
 from pel_ray.losses import LossSettings
 from pel_ray.objective import choose_chunk_tokens, freeze_unused, loss_of_scores
 from pel_ray.ranker import Ranker

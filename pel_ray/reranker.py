@@ -22,7 +22,6 @@ from pel_ray.storage import Location, Where, locate
 from pel_ray.tables import TableFolder
 from pel_ray.token_table import TokenTable
 
-BATCH_TOKENS = 2048
 PAIRS_AT_ONCE = 16_384
 """Whose texts are held at once: more would not be padded less."""
 
@@ -73,7 +72,7 @@ class Reranker:
     def _pairs(self, texts: Pieces, mention_T: np.ndarray, rows_T: np.ndarray) -> np.ndarray:
         rows_U, entity_T = np.unique(rows_T, return_inverse=True)
         pairs = pair_texts(texts, self._entities.take(rows_U), mention_T, entity_T)
-        return self._scoring.run(pairs, BATCH_TOKENS)
+        return self._scoring.run(pairs)
 
     def rerank(self, mentions: Sequence[Mapping[str, Any]], hits: Hits) -> Hits:
         """The same entities by the ranker's scores, with as much of the retriever's as it was told, best first."""

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from pel_ray.batches import num_computed, plan_batches
+from pel_ray.batches import BatchTokens, num_computed, plan_batches, tokens_of
 from pel_ray.encoder import Encoding, ModelSettings, Precision, load_parts, load_tower
 from pel_ray.memory import peak_bytes
 from pel_ray.reuse import Reuse
@@ -31,7 +31,7 @@ class EncodeJob(ShardJob):
     with_synonyms: bool
     store: Literal["fp16", "fp32"]
     precision: Precision
-    batch_tokens: int
+    batch_tokens: BatchTokens
     reuse: Reuse | None = None
     only: np.ndarray | None = None
     """Entity rows to encode, ascending; by default all."""
@@ -92,7 +92,8 @@ class ShardEncoder(ShardWorker):
         vectors = np.empty((len(tokens.hashes), self._dimension), np.float32)
         stored = np.empty(vectors.shape, np.float16 if self.job.store == "fp16" else np.float32)
         old, counts = self._take_old(tokens, stored)
-        batches = plan_batches(tokens.lengths, self.job.batch_tokens, np.flatnonzero(~old))
+        batch_tokens = tokens_of(self.job.batch_tokens, self._encoding.device.type)
+        batches = plan_batches(tokens.lengths, batch_tokens, np.flatnonzero(~old))
         self._encoding.fill(vectors, tokens.pieces, tokens.offsets, batches)
         stored[~old] = vectors[~old]
         write_vectors(self.job.folder, shard, self.job.tag, tokens, stored)

@@ -33,7 +33,6 @@ class MentionJob(ShardJob):
     rows: np.ndarray
     model: ModelSettings
     precision: Precision
-    batch_tokens: int
 
     def result_names(self, shard: Shard) -> tuple[str, ...]:
         return (f"queries-{shard.stem}-{self.tag}.npy",)
@@ -57,7 +56,7 @@ class MentionEncoder(ShardWorker):
         wanted = self.job.rows[shard.start : shard.stop]
         table = self.job.mentions.rows(int(wanted[0]), int(wanted[-1]) + 1, MENTION_COLUMNS)
         pieces = self._texts.mentions(table.take(wanted - wanted[0]).to_pylist())
-        vectors = self._encoding.run_lists(pieces, self.job.batch_tokens)
+        vectors = self._encoding.run_lists(pieces)
         write_array(self.job.folder / self.job.result_names(shard)[0], vectors)
         return {"mentions": len(pieces), "pieces": sum(map(len, pieces)), "seconds": time.monotonic() - began}
 

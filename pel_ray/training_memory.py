@@ -14,7 +14,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from pel_ray.chunks import PASS_TOKENS, Pieces
+from pel_ray.batches import PASS_TOKENS
+from pel_ray.chunks import Pieces
 from pel_ray.encoder import BiEncoder, ModelSettings, Parts, Tower
 from pel_ray.objective import Objective, ObjectiveSettings, TrainingBatch
 from pel_ray.rank_objective import RankBatch, RankObjective, RankObjectiveSettings

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from pel_ray.artifacts import MANIFEST, Input, Request, Work, building, finished, read_manifest
+from pel_ray.batches import BatchTokens
 from pel_ray.encoder import ModelSettings, Precision, load_parts
 from pel_ray.errors import ArtifactError
 from pel_ray.negative_folder import NegativeFolder
@@ -43,8 +44,8 @@ class EncodeSettings(Settings):
     """Type of the vectors on disk."""
     precision: Precision = "auto"
     """Type of the computation; auto: bf16 or fp16 where the hardware has it, else fp32."""
-    batch_tokens: int = Field(default=2048, ge=1)
-    """Word pieces of a batch, padding included."""
+    batch_tokens: BatchTokens = "auto"
+    """Word pieces of a batch, padding included; auto: 1024 on a CPU, 16384 on a GPU."""
     shard_rows: int = Field(default=8192, ge=1)
     """Entities of a shard: what a worker does in one go, and what a crash can cost."""
     tokens: Path | None = None

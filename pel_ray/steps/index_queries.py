@@ -16,7 +16,6 @@ from pel_ray.tables import TableFolder
 from pel_ray.vectors import VectorFolder
 
 COLUMNS = ("context_left", "mention", "context_right")
-BATCH_TOKENS = 2048
 
 
 def open_mentions(folder: Location) -> TableFolder:
@@ -31,7 +30,7 @@ def encoded_mentions(
     parts = mention_model(vectors, None, None)
     pieces = parts.texts.mentions(_sampled(mentions, split, num_mentions, seed))
     encoding = Encoding(load_tower(parts, "mention"), parts.settings, parts.markers.pad, "auto")
-    return encoding.run_lists(pieces, BATCH_TOKENS)
+    return encoding.run_lists(pieces)
 
 
 def _sampled(mentions: TableFolder, split: str, num_mentions: int, seed: int) -> list[dict[str, Any]]:

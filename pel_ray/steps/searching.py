@@ -66,7 +66,6 @@ class Search:
             rows=rows,
             model=parts.settings,
             precision="auto",
-            batch_tokens=2048,
         )
         shards = plan_shards(len(rows), MENTIONS_PER_SHARD)
         with RateProgress("encoding mentions", len(rows)) as progress:
