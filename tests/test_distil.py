@@ -248,6 +248,7 @@ def check_same(run: Path, expected: Path, tolerance: float = 0) -> None:
         np.testing.assert_allclose(found[name], value, rtol=0, atol=10 * tolerance, err_msg=name)
 
 
+@pytest.mark.cluster
 def test_a_killed_worker_goes_on_from_its_checkpoint_to_the_same_weights(
     home: Path, undisturbed: Path, tmp_path: Path
 ) -> None:

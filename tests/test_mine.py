@@ -144,6 +144,7 @@ def test_the_report_says_what_was_dropped_and_shows_examples(home: Path, undistu
     assert len(examples) == 10 and all("[[" in example["mention"] for example in examples)
 
 
+@pytest.mark.cluster
 def test_four_workers_give_the_negatives_of_one(
     home: Path, undisturbed: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -81,6 +81,7 @@ def settings(tmp_path: Path, pel_ray: RunCommand) -> dict[str, dict[str, Any]]:
     }
 
 
+@pytest.mark.cluster
 def test_phases_take_the_one_gpu_in_turn(settings: dict[str, dict[str, Any]], tmp_path: Path) -> None:
     command = [sys.executable, "-c", SCRIPT, json.dumps(settings)]
     done = subprocess.run(

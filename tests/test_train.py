@@ -137,6 +137,20 @@ def test_a_run_leaves_a_model_that_encodes_and_a_line_for_every_step(undisturbed
     assert max(line["lr"] for line in lines) == pytest.approx(1e-3, rel=0.1) and lines[-1]["lr"] < 2e-4
 
 
+def test_a_run_of_no_epochs_is_where_others_start(home: Path, undisturbed: Path, tmp_path: Path) -> None:
+    started = train(settings(home, tmp_path / "start", optimiser={"epochs": 0})).manifest.counts
+    (untrained,) = undisturbed.glob("state-*/model-000-*")
+    for side in ("mention", "entity"):
+        found, expected = (
+            load_file(at / f"{side}_encoder/model.safetensors") for at in (tmp_path / "start/model", untrained)
+        )
+        assert found.keys() == expected.keys() and all(np.array_equal(found[name], expected[name]) for name in found)
+    assert started["best epoch"] == started["steps"] == 0
+    begun = {"model": {"encoder": str(tmp_path / "start" / "model")}, "vectors": str(tmp_path / "start")}
+    counts = train(settings(home, tmp_path / "out", optimiser={"epochs": 0}, **begun)).manifest.counts
+    assert counts["validation before training"] == started["validation before training"]
+
+
 def num_lines(folder: Path) -> int:
     return len((folder / "metrics.jsonl").read_text().splitlines()) if (folder / "metrics.jsonl").exists() else 0
 
@@ -170,6 +184,7 @@ def of_two(home: Path) -> Path:
     return home / "of-two"
 
 
+@pytest.mark.cluster
 def test_two_workers_take_the_steps_of_one(undisturbed: Path, of_two: Path) -> None:
     np.testing.assert_allclose(losses(of_two), losses(undisturbed), rtol=1e-5)
     for name, value in weights(undisturbed).items():
@@ -260,8 +275,9 @@ def test_a_rerun_keeps_the_vectors_of_a_later_epoch(home: Path, tmp_path: Path) 
     assert train(asked).is_new
 
 
-def test_curves_of_several_runs_go_into_one_figure(undisturbed: Path, of_two: Path, pel_ray: RunCommand) -> None:
-    assert pel_ray("curves", undisturbed, of_two, "--out", "figures/both.png").code == 0
+def test_curves_of_several_runs_go_into_one_figure(undisturbed: Path, tmp_path: Path, pel_ray: RunCommand) -> None:
+    other = shutil.copytree(undisturbed, tmp_path / "other")
+    assert pel_ray("curves", undisturbed, other, "--out", "figures/both.png").code == 0
     assert Path("figures/both.png").read_bytes().startswith(b"\x89PNG")
     assert "holds kb, expected run" in pel_ray("curves", undisturbed.parent / "set" / "kb").error
 
