@@ -38,6 +38,7 @@ COMPARED = PLANNED["retrieval"][:4]
 GRADIENTS, CURVES = "Gradient norms of CE and Pb, with random and mixed negatives", "Precision against recall of NIL"
 TITLES = {
     "retrieval": "Retrieval",
+    "longer": "Retrieval, longer",
     "zero-shot": "Zero-shot",
     "nil": "NIL",
     "ranker": "Ranker",
@@ -158,9 +159,19 @@ The paper's figures are with 64 negatives, but those with FGSM with 32; with 32 
 
 {tables.orderings("retrieval")}
 
+## Retrieval with more training
+
+Command: `pel-ray run jobs/paper/open/longer.yaml`
+
+{tables.retrieval("longer")}
+
+{tables.settings("longer")}
+
+{tables.orderings("longer")}
+
 ## Gradient norms
 
-Commands: as for retrieval, whose runs these are.
+Commands: as for retrieval, whose runs these are; the figure is of the shorter ones.
 
 {gradients}
 

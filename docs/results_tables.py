@@ -9,7 +9,7 @@ import numpy as np
 from results_differences import Seed
 from results_paper import NIL, RANKER, RETRIEVAL, ZERO_SHOT, name_of, rows_of
 from results_records import MACRO, MICRO, Interval, Record, Records
-from results_verdicts import Verdicts, flat, variation
+from results_verdicts import CLIPPED, Verdicts, flat, variation
 
 SEEDS = (1, 2)
 NOT_RUN = "not run"
@@ -166,11 +166,13 @@ class Tables:
 
     def gradients(self) -> str:
         rows = []
-        for row, by_seed in self.verdicts.gradient_norms.items():
-            norms = list(by_seed.values())
-            mean, deviation = (f"{np.mean([of(values) for values in norms]):.3g}" for of in (np.mean, np.std))
-            variations = [f"{variation(by_seed[seed]):.3f}" if seed in by_seed else NOT_RUN for seed in SEEDS]
-            rows.append([name_of(row), mean, deviation, *variations])
+        for name in CLIPPED:
+            for row, by_seed in self.verdicts.gradient_norms(name).items():
+                norms = list(by_seed.values())
+                mean, deviation = (f"{np.mean([of(values) for values in norms]):.3g}" for of in (np.mean, np.std))
+                variations = [f"{variation(by_seed[seed]):.3f}" if seed in by_seed else NOT_RUN for seed in SEEDS]
+                longer = ", longer" if name == "longer" else ""
+                rows.append([f"{name_of(row)}{longer}", mean, deviation, *variations])
         seeds = (f"coefficient of variation, seed {seed}" for seed in SEEDS)
         return table(["", "mean norm", "standard deviation", *seeds], rows) if rows else f"{NOT_RUN}."
 

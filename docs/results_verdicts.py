@@ -11,7 +11,9 @@ from results_differences import Claim, Outcome, Resamples, Sampled, Seed, Verdic
 from results_paper import name_of, nil_claims, ranker_claims, refresh_claims, retrieval_claims, rows_of
 from results_records import DATA, Record, Records, unpack_numbers
 
-RETRIEVALS = ("retrieval", "zero-shot")
+RETRIEVALS = ("retrieval", "longer", "zero-shot")
+CLIPPED = ("retrieval", "longer")
+"""The tables whose gradient norms are compared."""
 
 
 def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -38,16 +40,15 @@ class Verdicts:
         made = {name: self._judged(name, retrieval_claims(name, set(self._rows(name)))) for name in RETRIEVALS}
         made["nil"] = self._judged("nil", nil_claims())
         made["ranker"] = self._judged("ranker", ranker_claims(self._rows("ranker")))
-        made["gradients"] = [self._steadier(kind) for kind in ("random", "mixed")]
+        made["gradients"] = [self._steadier(kind, table) for table in CLIPPED for kind in ("random", "mixed")]
         made["refresh"] = self._judged("refresh", refresh_claims())
         return made
 
-    @cached_property
-    def gradient_norms(self) -> dict[str, dict[Seed, np.ndarray]]:
-        """Of each row of the retrieval table and seed, after the warm-up."""
+    def gradient_norms(self, table: str) -> dict[str, dict[Seed, np.ndarray]]:
+        """Of each row of a table and seed, after the warm-up."""
         found: dict[str, dict[Seed, np.ndarray]] = {}
-        for row in self._rows("retrieval"):
-            for seed, record in self._records.of_row("retrieval", row).items():
+        for row in self._rows(table):
+            for seed, record in self._records.of_row(table, row).items():
                 if len(norms := _after_warmup(record)) > 1:
                     found.setdefault(row, {})[seed] = norms
         return found
@@ -85,10 +86,12 @@ class Verdicts:
         found = [row for row in rows if any(run.is_untrained for run in self._records.of_row(name, row).values())]
         return f"{' and '.join(map(name_of, found))} untrained" if found else ""
 
-    def _steadier(self, kind: str) -> Verdict:
+    def _steadier(self, kind: str, table: str) -> Verdict:
         """No interval: the steps of a run follow from each other."""
-        text = f"gradient norms of Pb vary less than those of CE, {kind} negatives"
-        pb, ce = (self.gradient_norms.get(f"{loss}-{kind}", {}) for loss in ("pb", "ce"))
+        longer = ", longer" if table == "longer" else ""
+        text = f"gradient norms of Pb vary less than those of CE, {kind} negatives{longer}"
+        norms = self.gradient_norms(table)
+        pb, ce = (norms.get(f"{loss}-{kind}", {}) for loss in ("pb", "ce"))
         gains = {seed: variation(pb[seed]) - variation(ce[seed]) for seed in pb if seed in ce}
         if not gains:
             return Verdict(text, "not run", "")
