@@ -5,14 +5,13 @@ Shapes: Q mentions, K candidates of each, in the retriever's order.
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 
-from pel_ray.errors import ArtifactError
-from pel_ray.storage import Where, locate
+from pel_ray.beside_weights import read_chosen, store_chosen
+from pel_ray.storage import Where
 
 BLEND_FILE = "blend.json"
 """In the ranker's model folder; of it the weight alone is a part of the ranker's digest, as it alone changes scores."""
@@ -43,20 +42,12 @@ class Blend:
 
 def read_blend(model: Where) -> Blend | None:
     """What `rank train --blend` has stored in a ranker's model folder, or nothing."""
-    file = locate(model) / BLEND_FILE
-    if not file.is_file():
-        return None
-    try:
-        return Blend(**json.loads(file.read_bytes()))
-    except (ValueError, TypeError) as error:
-        raise ArtifactError(
-            f"{file} is damaged ({error}). Copy it again from where it is whole, or train again with rank train --blend"
-        ) from error
+    remedy = "Copy it again from where it is whole, or train again with rank train --blend"
+    return read_chosen(model, BLEND_FILE, Blend, remedy)
 
 
 def store_blend(model: Where, chosen: Blend) -> None:
-    file = locate(model) / BLEND_FILE
-    file.write_bytes((json.dumps(asdict(chosen), indent=2) + "\n").encode())
+    store_chosen(model, BLEND_FILE, chosen)
 
 
 def blended(scores_QK: np.ndarray, retriever_QK: np.ndarray, weight: float) -> np.ndarray:

@@ -5,13 +5,13 @@ Shapes: Q mentions, K entities found for each, best first.
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 
-from pel_ray.errors import ArtifactError, InputError
-from pel_ray.storage import Where, locate
+from pel_ray.beside_weights import read_chosen, store_chosen
+from pel_ray.errors import InputError
+from pel_ray.storage import Where
 
 NIL_FILE = "nil.json"
 """In the model folder, beside what training made: choosing another threshold changes no weights and no digest."""
@@ -36,20 +36,11 @@ class NilThreshold:
 
 def read_threshold(model: Where) -> NilThreshold | None:
     """The threshold that `evaluate --tune-nil` has stored in a model folder, or nothing."""
-    file = locate(model) / NIL_FILE
-    if not file.is_file():
-        return None
-    try:
-        return NilThreshold(**json.loads(file.read_bytes()))
-    except (ValueError, TypeError) as error:
-        raise ArtifactError(
-            f"{file} is damaged ({error}). Choose the threshold again with evaluate --tune-nil"
-        ) from error
+    return read_chosen(model, NIL_FILE, NilThreshold, "Choose the threshold again with evaluate --tune-nil")
 
 
 def store_threshold(model: Where, chosen: NilThreshold) -> None:
-    file = locate(model) / NIL_FILE
-    file.write_bytes((json.dumps(asdict(chosen), indent=2) + "\n").encode())
+    store_chosen(model, NIL_FILE, chosen)
 
 
 def best_threshold(scores_Q: np.ndarray, is_nil_Q: np.ndarray) -> float:

@@ -144,13 +144,23 @@ def _put(values: dict[str, Any], path: str, value: Any, said: str) -> None:
 
 
 def _explained(model: type[Settings], error: ValidationError, spec: str | None) -> str:
-    problems = [_problem(model, detail) for detail in error.errors()]
+    by_key: dict[str, list[Any]] = {}
+    for detail in error.errors():
+        by_key.setdefault(_key(model, detail), []).append(detail)
+    problems = [_problem(model, key, details) for key, details in by_key.items()]
     return (f"{spec}: " if spec else "") + "; ".join(problems)
 
 
-def _problem(model: type[Settings], detail: Any) -> str:
+def _key(model: type[Settings], detail: Any) -> str:
+    """What a user calls it: pydantic names each kind of value that was tried for it too."""
     path = [str(part) for part in detail["loc"]]
-    key = ".".join(path)
+    is_kind = len(path) > 1 and isinstance(detail["loc"][-1], str) and not _fields_at(model, path[:-1])
+    return ".".join(path[:-1] if is_kind else path)
+
+
+def _problem(model: type[Settings], key: str, details: Sequence[Any]) -> str:
+    """One of a key, whose value may be wrong in several ways: it is neither a number nor the word `auto`."""
+    detail, path = details[0], key.split(".")
     if detail["type"] == "extra_forbidden":
         known = _fields_at(model, path[:-1])
         near = difflib.get_close_matches(path[-1], known, n=1, cutoff=0.5)
@@ -158,10 +168,9 @@ def _problem(model: type[Settings], detail: Any) -> str:
         return f"unknown key {key!r}; {hint}"
     if detail["type"] == "missing":
         return f"{key} is missing: give it on the command line or in a --spec file"
-    message = detail["msg"].removeprefix("Value error, ")
-    return (
-        f"{key or 'settings'} is {reprlib.repr(detail['input'])}: {message[0].lower()}{message[1:]}" if key else message
-    )
+    first, *others = (detail["msg"].removeprefix("Value error, ") for detail in details)
+    message = ", or ".join([first, *(other.removeprefix("Input should be ") for other in others)])
+    return f"{key} is {reprlib.repr(detail['input'])}: {message[0].lower()}{message[1:]}" if key else message
 
 
 def _fields_at(model: type[BaseModel], path: Sequence[str]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import pytest
 import yaml
@@ -31,6 +31,8 @@ class Outer(Settings):
     """How."""
     words: list[str] = []
     """What."""
+    size: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
+    """How much."""
 
 
 def write(path: Path, text: str) -> str:
@@ -49,7 +51,9 @@ def test_flags_win_over_set_and_set_over_the_file(tmp_path: Path) -> None:
     [
         ("name: a\nwrods: [x]\n", "unknown key 'wrods'; did you mean 'words'?"),
         ("name: a\ninner: {rat: 1}\n", "unknown key 'inner.rat'; did you mean 'rate'?"),
-        ("name: a\nzzz: 1\n", "known keys are name, inner, words"),
+        ("name: a\nzzz: 1\n", "known keys are name, inner, words, size"),
+        ("name: a\nsize: 0\n", "yaml: size is 0: input should be greater than or equal to 1, or 'auto'"),
+        ("name: a\nwords: [{}]\n", "yaml: words.0 is {}: input should be a valid string"),
         ("words: []\n", "name is missing"),
         ("name: a\ninner: {rate: 0}\n", "inner.rate is 0: input should be greater than 0"),
         ("name: a\ninner: {kind: c}\n", "inner.kind is 'c'"),
