@@ -195,7 +195,10 @@ def test_the_quickstart_goes_from_hpo_to_links_and_a_report(pel_ray: RunCommand,
     assert first.code == 0 and "runs/quickstart/imported/kb: kb, " in first.out
     assert "runs/quickstart/data/mentions (mentions, " in first.out and "golds not in the KB: 0" in first.out
     assert "untrained  " in first.out and "tf-idf  " in first.out and "NIL trained: auPR" in first.out
-    assert first.out.count("right would be") == 3 and "right would be NIL" in first.out
+    (said,) = re.findall(r"10 test mentions, linked by the trained model: (\d+) right", first.out)
+    shown = re.findall(r"^(right|wrong)  \[\[.+\]\] is ", first.out, re.MULTILINE)
+    assert len(shown) == 10 and shown.count("right") == int(said)
+    assert first.out.count("; the right one is ") == shown.count("wrong")
     assert "<html" in Path("runs/quickstart/report/report.html").read_text()
     assert pel_ray("quickstart", *less).out.count("already done") == first.out.count("rows, done in")
     other = pel_ray("quickstart", "--set", "data.seed=7").error

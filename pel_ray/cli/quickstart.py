@@ -63,12 +63,11 @@ def _evaluate(quick: Quickstart) -> None:
 
 
 def _link(quick: Quickstart) -> None:
-    console.heading("Three test mentions, linked by the trained model")
-    for text, gold, link in quick.examples():
-        console.say(f"{text['context_left'][-40:]}[[{text['mention']}]]{text['context_right'][:40]}")
-        said = "NIL" if link.is_nil else f"{link.entity_id} {link.title}"
-        console.say(f"    linked to {said} (score {link.score:.3f}); right would be {gold or 'NIL'}")
-        console.say(f"    candidates: {', '.join(candidate.title for candidate in link.candidates)}")
+    examples = quick.examples()
+    num_right = sum(example.is_right for example in examples)
+    console.heading(f"{len(examples)} test mentions, linked by the trained model: {num_right} right")
+    for example in examples:
+        console.say(str(example))
 
 
 command = settings_command(

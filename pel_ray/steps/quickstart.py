@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import pathlib
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -30,6 +31,9 @@ from pel_ray.storage import Location, join, locate
 from pel_ray.tables import DataSet
 from pel_ray.text import MENTION_COLUMNS, TextSettings
 from pel_ray.training_data import NegativeSettings
+
+NUM_CANDIDATES = 5
+"""Of each mention that is shown."""
 
 
 class QuickstartOntology(OntologySettings):
@@ -66,6 +70,31 @@ class QuickstartSettings(Settings):
     """With what it runs."""
     overwrite: bool = False
     """Replace what an earlier quickstart with other settings left."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """A mention, the titles of its golds by id (none if it is NIL), and what it was linked to."""
+
+    mention: str
+    golds: dict[str, str]
+    link: Link
+
+    @property
+    def is_right(self) -> bool:
+        return self.link.entity_id in self.golds if self.golds else bool(self.link.is_nil)
+
+    def __str__(self) -> str:
+        said = "NIL" if self.link.is_nil else f"{self.link.entity_id} {self.link.title}"
+        shown = f"{'right' if self.is_right else 'wrong'}  [[{self.mention}]] is {said}"
+        return shown if self.is_right else f"{shown}; the right one is {self._right_one()}"
+
+    def _right_one(self) -> str:
+        if not self.golds:
+            return "NIL"
+        ranks = [rank for rank, found in enumerate(self.link.candidates, 1) if found.entity_id in self.golds]
+        place = f"candidate {ranks[0]}" if ranks else f"not among {NUM_CANDIDATES} candidates"
+        return f"{' or '.join(self.golds.values())}, {place}"
 
 
 class Quickstart:
@@ -164,20 +193,22 @@ class Quickstart:
             )
         return outcome
 
-    def examples(self) -> list[tuple[dict[str, Any], str, Link]]:
-        """Three test mentions, one of them NIL, with the title of the gold and what the trained model makes of each."""
+    def examples(self) -> list[Example]:
+        """Ten test mentions, two of them NIL, and what the trained model makes of each."""
         data = DataSet.open(locate(self.folder("data")))
         tested = gold_mentions(data.mentions, data.kb, "test")
         order = sorted(range(len(tested)), key=lambda number: position(17, tested.ids[number]))
-        golden = [number for number in order if tested.golds[number]][:2]
-        chosen = golden + [number for number in order if tested.is_nil[number]][:1]
+        golden = [number for number in order if tested.golds[number]][:8]
+        chosen = golden + [number for number in order if tested.is_nil[number]][:2]
         texts = [
             data.mentions.rows(tested.rows[number], tested.rows[number] + 1, MENTION_COLUMNS).to_pylist()[0]
             for number in chosen
         ]
-        titles = entities_at(data.kb, (row for number in chosen for row in tested.golds[number]), ["title"])
-        golds = [", ".join(titles[row]["title"] for row in tested.golds[number]) for number in chosen]
-        return list(zip(texts, golds, Linker.load(self.folder("run"), k=3).link(texts), strict=True))
+        rows = (row for number in chosen for row in tested.golds[number])
+        found = entities_at(data.kb, rows, ["entity_id", "title"])
+        golds = [{found[row]["entity_id"]: found[row]["title"] for row in tested.golds[number]} for number in chosen]
+        links = Linker.load(self.folder("run"), k=NUM_CANDIDATES).link(texts)
+        return [Example(text["mention"], *of) for text, of in zip(texts, zip(golds, links, strict=True), strict=True)]
 
     def report(self) -> Location:
         """The page of the run and both evaluations."""
