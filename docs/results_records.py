@@ -244,6 +244,7 @@ class Records:
         return self.data[DATA[table]]
 
     def retriever_of(self, record: Record) -> Record | None:
-        """The row of the retrieval table whose vectors found the candidates of a ranker, or of what it taught."""
-        found = (other for other in self.runs if other.table == "retrieval" and other.vectors == record.retriever)
+        """The retriever whose vectors found the candidates of a ranker, or of what it taught."""
+        tables = ("longer", "retrieval")
+        found = (other for other in self.runs if other.table in tables and other.vectors == record.retriever)
         return next(found, None)

@@ -9,7 +9,7 @@ import numpy as np
 from results_differences import Seed
 from results_paper import NIL, RANKER, RETRIEVAL, ZERO_SHOT, name_of, rows_of
 from results_records import MACRO, MICRO, Interval, Record, Records
-from results_verdicts import CLIPPED, Verdicts, flat, variation
+from results_verdicts import CLIPPED, Verdicts, flat, run_length, variation
 
 SEEDS = (1, 2)
 NOT_RUN = "not run"
@@ -171,8 +171,7 @@ class Tables:
                 norms = list(by_seed.values())
                 mean, deviation = (f"{np.mean([of(values) for values in norms]):.3g}" for of in (np.mean, np.std))
                 variations = [f"{variation(by_seed[seed]):.3f}" if seed in by_seed else NOT_RUN for seed in SEEDS]
-                longer = ", longer" if name == "longer" else ""
-                rows.append([f"{name_of(row)}{longer}", mean, deviation, *variations])
+                rows.append([f"{name_of(row)}{run_length(name)}", mean, deviation, *variations])
         seeds = (f"coefficient of variation, seed {seed}" for seed in SEEDS)
         return table(["", "mean norm", "standard deviation", *seeds], rows) if rows else f"{NOT_RUN}."
 

@@ -125,7 +125,7 @@ def collect(runs: Path) -> Path:
 
 
 def page_of(runs: Path) -> Callable[[str], str]:
-    """Finds the first line of the page that begins so: retrieval comes before zero-shot."""
+    """Finds the first line of the page that begins so: the longer runs come before the short ones."""
     results.main(["--docs", str(runs.parent)])
     lines = (runs.parent / "results.md").read_text().splitlines()
 
@@ -138,7 +138,7 @@ def page_of(runs: Path) -> Callable[[str], str]:
 def test_a_known_difference_is_found_and_a_null_one_is_not(runs: Path) -> None:
     for seed in (1, 2):
         for row, right in (("pb-random", ALL), ("ce-random", HALF), ("pb-mixed", HALF), ("ce-mixed", OTHER_HALF)):
-            write_test(runs / "retrieval" / row / f"seed-{seed}" / "test", right, 0.7111)
+            write_test(runs / "longer" / row / f"seed-{seed}" / "test", right, 0.7111)
     collect(runs)
     line = page_of(runs)
     above = line("| Pb above CE with random negatives |")
@@ -152,11 +152,11 @@ def test_a_known_difference_is_found_and_a_null_one_is_not(runs: Path) -> None:
 
 
 def test_a_seed_stays_in_its_column_and_only_common_seeds_are_compared(runs: Path) -> None:
-    write_test(runs / "retrieval" / "pb-random" / "seed-2" / "test", ALL, 0.7111)
-    write_test(runs / "retrieval" / "ce-random" / "seed-1" / "test", HALF, 0.6)
-    write_test(runs / "retrieval" / "ce-random" / "seed-2" / "test", MOST, 0.6)
-    write_test(runs / "retrieval" / "pb-mixed" / "seed-1" / "test", MOST, 0.6)
-    write_test(runs / "retrieval" / "untrained" / "test", HALF, 0.4)
+    write_test(runs / "longer" / "pb-random" / "seed-2" / "test", ALL, 0.7111)
+    write_test(runs / "longer" / "ce-random" / "seed-1" / "test", HALF, 0.6)
+    write_test(runs / "longer" / "ce-random" / "seed-2" / "test", MOST, 0.6)
+    write_test(runs / "longer" / "pb-mixed" / "seed-1" / "test", MOST, 0.6)
+    write_test(runs / "longer" / "untrained" / "test", HALF, 0.4)
     collect(runs)
     line = page_of(runs)
     assert line("| Pb random |").startswith("| Pb random | not run | 0.711 [0.700, 0.723] | - | 0.711 | 0.950 |")
@@ -169,19 +169,19 @@ def test_a_seed_stays_in_its_column_and_only_common_seeds_are_compared(runs: Pat
 
 
 def test_the_page_is_built_of_records_alone_and_collecting_again_keeps_those_of_deleted_runs(runs: Path) -> None:
-    row = runs / "retrieval" / "pb-random" / "seed-1"
+    row = runs / "longer" / "pb-random" / "seed-1"
     write_training(row, best_epoch=0, norms=[9.0, 2.0, 4.0, 3.0])
     write_test(row / "test", ALL, 0.7111)
     records = collect(runs)
     page_of(runs)
     page = (runs.parent / "results.md").read_bytes()
     assert (runs.parent / "results" / "gradients.png").is_file()
-    record = json.loads((records / "retrieval-pb-random-seed-1.json").read_text())
+    record = json.loads((records / "longer-pb-random-seed-1.json").read_text())
     assert record["training"]["gradient_norm"] == [9.0, 2.0, 4.0, 3.0] and record["validation"]["epoch"] == [0, 2]
     shutil.rmtree(row)
-    write_test(runs / "retrieval" / "ce-random" / "seed-1" / "test", HALF)
-    assert len(list(collect(runs).glob("retrieval-*"))) == 2
-    (records / "retrieval-ce-random-seed-1.json").unlink()
+    write_test(runs / "longer" / "ce-random" / "seed-1" / "test", HALF)
+    assert len(list(collect(runs).glob("longer-*"))) == 2
+    (records / "longer-ce-random-seed-1.json").unlink()
     shutil.rmtree(runs)
     (runs.parent / "results.md").unlink()
     subprocess.run([sys.executable, DOCS / "results.py", "--docs", runs.parent], check=True, capture_output=True)
@@ -193,12 +193,12 @@ def test_the_page_is_built_of_records_alone_and_collecting_again_keeps_those_of_
 
 def test_a_record_of_other_data_is_refused(runs: Path) -> None:
     other = {"mentions": Input("mentions", "0123456789abcdef")}
-    write_test(runs / "retrieval" / "pb-random" / "seed-1" / "test", ALL)
+    write_test(runs / "longer" / "pb-random" / "seed-1" / "test", ALL)
     records = collect(runs)
-    write_test(runs / "retrieval" / "ce-random" / "seed-1" / "test", ALL, inputs=other)
+    write_test(runs / "longer" / "ce-random" / "seed-1" / "test", ALL, inputs=other)
     error = error_of("collect", runs, "--docs", runs.parent)
-    assert "retrieval-ce-random-seed-1.json was tested on other mentions (01234567) than data-medm" in error
-    assert not (records / "retrieval-ce-random-seed-1.json").exists()
+    assert "longer-ce-random-seed-1.json was tested on other mentions (01234567) than data-medm" in error
+    assert not (records / "longer-ce-random-seed-1.json").exists()
     data = json.loads((records / "data-medmentions.json").read_text())
     (records / "data-medmentions.json").write_text(json.dumps(data | {"kb": "another"}))
     assert "pb-random-seed-1.json was tested on other kb" in error_of("--docs", runs.parent)
@@ -222,8 +222,8 @@ def test_nil_rows_are_compared_by_auPR_on_the_same_documents(runs: Path) -> None
 
 
 def test_a_ranker_is_compared_with_the_retriever_that_found_its_candidates(runs: Path) -> None:
-    write_test(runs / "retrieval" / "pb-mixed" / "seed-1" / "test", HALF, 0.5, vectors="other vectors")
-    write_test(runs / "retrieval" / "pb-mixed" / "seed-2" / "test", MOST, 0.75, vectors="its vectors")
+    write_test(runs / "longer" / "pb-mixed" / "seed-1" / "test", HALF, 0.5, vectors="other vectors")
+    write_test(runs / "longer" / "pb-mixed" / "seed-2" / "test", MOST, 0.75, vectors="its vectors")
     write_test(runs / "ranker" / "pb-mixed" / "test", ALL, 0.8, vectors="its vectors", k=4)
     write_test(runs / "ranker" / "pb-mixed-prior" / "test", ALL, 0.8, vectors="lost vectors", k=4)
     write_training(runs / "ranker" / "distil", 1, retriever="other vectors")
