@@ -75,11 +75,11 @@ def rows() -> Iterator[tuple[str, str, str]]:
     weights = 2 * TOWER_WEIGHTS * 16
     yield "train: weights, gradients, AdamW", "2 x 109.5M x (4 + 4 + 8) B", human_bytes(weights)
     total = weights + ACTIVATIONS_GIB * (1 << 30)
-    yield "train: GPU memory", "the above + 4.40 GiB of activations (simulated)", human_bytes(total)
+    yield "train: GPU memory, with FGSM", "the above + 4.40 GiB of activations (simulated)", human_bytes(total)
     for workers in (1, 8):
         computing, exchanging = step_seconds(workers)
         steps = MENTIONS / BATCH
-        name = f"train: an epoch, {workers} GPU{'s, one a machine' if workers > 1 else ''}"
+        name = f"train: an epoch without FGSM, {workers} GPU{'s, one a machine' if workers > 1 else ''}"
         how = f"3,750 steps x ({computing:.2f} s + {exchanging:.2f} s of 10 Gbit/s network)"
         yield name, how, _duration(steps * (computing + exchanging))
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -29,6 +29,7 @@ from pel_ray.hugging_face import (
     load_config,
     load_tokenizer,
     load_transformer,
+    num_positions,
 )
 from pel_ray.nil import NIL_FILE
 from pel_ray.on_disk import from_disk
@@ -202,11 +203,19 @@ class Encoding:
         self.fill(vectors, flat, offsets, plan_batches(np.diff(offsets), tokens_of(batch_tokens, self.device.type)))
         return vectors
 
-    def fill(self, vectors: np.ndarray, flat: np.ndarray, offsets: np.ndarray, batches: Sequence[np.ndarray]) -> None:
-        """Writes the vectors of the batches' rows into their places."""
+    def fill(
+        self,
+        vectors: np.ndarray,
+        flat: np.ndarray,
+        offsets: np.ndarray,
+        batches: Sequence[np.ndarray],
+        seen: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """Writes the vectors of the batches' rows into their places; `seen` hears how many pieces each batch had."""
 
         def encode(batch: Batch) -> None:
             vectors[batch.rows] = self._vectors(batch)
+            seen(batch.ids.size)
 
         coming = gathered(batches, flat, offsets, self._pad)
         if len(batches) < FEW_BATCHES:
@@ -347,18 +356,28 @@ def _read_saved(folder: Location, asked: ModelSettings) -> tuple[ModelSettings, 
 
 
 def _check_towers(parts: Parts) -> None:
-    for side in ("mention", "entity"):
+    text = parts.settings.text
+    lengths: dict[Side, int] = {"mention": text.mention_length, "entity": text.entity_length}
+    for side, length in lengths.items():
         folder = parts.tower_folder(side)
         check_weights(folder)
         config = load_config(folder)
+        most = num_positions(config)
+        if most is not None and length > most:
+            raise SettingsError(
+                f"{side}_length is {length}, but {folder} has positions for texts of {most} pieces. "
+                f"Lower it to {most} or less"
+            )
         layers = parts.settings.layers
         if layers is not None and not parts.is_saved and layers > config.num_hidden_layers:
-            raise SettingsError(f"layers is {layers}, but {folder} has {config.num_hidden_layers}")
+            raise SettingsError(
+                f"layers is {layers}, but {folder} has {config.num_hidden_layers}. Ask for fewer, or leave it out"
+            )
         num_pieces = parts.tokenizer.vocab_size if not parts.is_saved else len(parts.tokenizer)
         if num_pieces > config.vocab_size:
             raise ArtifactError(
                 f"{folder}: the tokenizer has {num_pieces:,} pieces, the model {config.vocab_size:,} embeddings. "
-                "They do not belong together"
+                "They do not belong together: copy both from the same model"
             )
 
 

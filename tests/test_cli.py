@@ -14,6 +14,7 @@ import pytest
 
 import pel_ray as package
 from pel_ray.cli import COMMANDS, cli
+from pel_ray.steps.doctor import has_kernels
 from pel_ray.storage import without_credentials
 from tests.conftest import RunCommand
 from tests.samples import OBO, write_jsonl, write_jsonl_set
@@ -145,6 +146,14 @@ def test_doctor_finds_what_the_tests_run_on(pel_ray: RunCommand) -> None:
     assert result.code == 0 and package.__version__ in result.out
     for name in ("torch", "faiss", "ray", "GPU", "disk"):
         assert re.search(rf"^{name}\b", result.out, re.MULTILINE), name
+
+
+def test_doctor_knows_which_gpus_a_build_of_torch_computes_on() -> None:
+    newest, older = ["sm_75", "sm_80", "sm_86", "sm_90", "compute_120"], ["sm_60", "sm_70", "sm_75", "sm_90a"]
+    for capability, built in (((8, 9), newest), ((12, 1), newest), ((7, 0), older), ((9, 0), older)):
+        assert has_kernels(capability, built)
+    for capability, built in (((7, 0), newest), ((10, 0), newest), ((8, 0), older), ((7, 0), [])):
+        assert not has_kernels(capability, built)
 
 
 def test_doctor_says_how_to_install_what_is_missing(pel_ray: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,11 +11,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import AutoModel
+from transformers import AutoModel, BertConfig, RobertaConfig, T5Config
 
 from pel_ray.batches import gathered, plan_batches
 from pel_ray.encoder import BiEncoder, ModelSettings, load_model, load_parts
 from pel_ray.errors import ArtifactError, PelRayError, SettingsError
+from pel_ray.hugging_face import num_positions
 from pel_ray.text import TextSettings
 from tests.models import write_encoder
 from tests.samples import KB_ROWS
@@ -116,9 +117,17 @@ def test_models_that_cannot_be_are_refused(tiny: str, tmp_path: Path) -> None:
         load_parts(ModelSettings(encoder=str(tmp_path / "empty")))
     with pytest.raises(SettingsError, match="layers is 9"):
         load_parts(ModelSettings(encoder=tiny, layers=9))
+    for side in ("entity", "mention"):
+        with pytest.raises(SettingsError, match=f"{side}_length is 129, but .* has positions for texts of 128 pieces"):
+            load_parts(ModelSettings(encoder=tiny, text=TextSettings(**{f"{side}_length": 129})))
     (other / "pel_ray.json").write_text(json.dumps({"settings": {}}))
     with pytest.raises(PelRayError, match="is damaged"):
         load_parts(ModelSettings(encoder=str(other)))
+
+
+def test_positions_of_roberta_begin_after_that_of_the_padding() -> None:
+    assert num_positions(RobertaConfig(max_position_embeddings=514)) == 512
+    assert num_positions(BertConfig()) == 512 and num_positions(T5Config()) is None
 
 
 @given(st.lists(st.integers(1, 60), max_size=80), st.integers(1, 200))

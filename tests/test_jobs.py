@@ -285,7 +285,8 @@ def test_an_address_without_a_fitting_server_is_one_line(
     assert {"2.9.3": "runs Ray 2.9.3", "": "does not answer as Ray", None: "no job server of Ray"}[version] in error
     nobody = f"http://127.0.0.1:{free_port()}"
     assert f"no job server answers at {nobody}" in pel_ray("status", "--address", nobody).error
-    assert "Expected one like http://head:8265" in pel_ray("status", "--address", "head:8265").error
+    for wrong in ("head:8265", "http://[::1", "http://head:none", "http://head:99999", "ray://head:10001"):
+        assert f"{wrong} is not the address of a job server" in pel_ray("status", "--address", wrong).error
 
 
 @pytest.mark.parametrize(("address", "port"), [("http://head", 80), ("https://head", 443), ("https://head:8265", 8265)])
@@ -324,11 +325,12 @@ def test_the_package_holds_code_and_no_data(project: Path) -> None:
         (["encode-kb", "data", "--out", "/shared/x"], 1, "kb data: is here but does not go to the cluster"),
     ],
 )
-def test_what_cannot_work_on_a_cluster_is_refused_before_it_is_sent(
+def test_what_cannot_work_on_a_cluster_is_refused_before_it_is_sent_or_printed(
     pel_ray: RunCommand, project: Path, words: list[str], code: int, expected: str
 ) -> None:
-    result = pel_ray("submit", "--address", f"http://127.0.0.1:{free_port()}", "--", *words)
-    assert result.code == code and expected in result.err
+    for flags in ([], ["--print"]):
+        result = pel_ray("submit", "--address", f"http://127.0.0.1:{free_port()}", *flags, "--", *words)
+        assert result.code == code and expected in result.err and result.out == ""
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,18 @@ def test_a_failed_step_names_itself_and_the_command_to_go_on(
     assert error.endswith("go on with: pel-ray run pipeline.yaml --out 'else where' --set vectors.store=fp32")
 
 
+def test_a_gpu_that_is_not_there_is_missed_before_the_first_step_and_cpu_does_without(
+    files: None, pel_ray: RunCommand, ray_here: None
+) -> None:
+    asked = ["run", "pipeline.yaml", "--set", "vectors.resources.gpus=1"]
+    error = pel_ray(*asked).error
+    assert error.startswith("step vectors: resources.gpus is 1, but there is no GPU here. Pass --cpu")
+    assert not Path("made").exists()
+    assert pel_ray(*asked, "--cpu").code == 0
+    assert "step index: " in (again := pel_ray(*asked, "--cpu", "--set", "index.vectors=none").error)
+    assert again.endswith("--set index.vectors=none --cpu")
+
+
 def test_plan_shows_every_setting_and_starts_nothing(files: None, tmp_path: Path, pel_ray: RunCommand) -> None:
     shown = yaml.safe_load(pel_ray("run", "pipeline.yaml", "--out", "x", "--set", "vectors.store=fp32", "--plan").out)
     assert [step["run"] for step in shown] == ["import obo", "encode-kb", "index"]

@@ -70,8 +70,9 @@ def submit(
         console.say(f"{kuberay}: run it with kubectl apply -f {shlex.quote(kuberay)}")
         return
     if only_print:
-        words = told_by(words).words
-        click.echo(equivalent_line(_given(address), ["pel-ray", *words], ".", [*EXCLUDES, *exclude]))
+        told = told_by(words)
+        told.check_for_job(make_package(Path(), exclude))
+        click.echo(equivalent_line(_given(address), ["pel-ray", *told.words], ".", [*EXCLUDES, *exclude]))
         return
     if no_follow and retries:
         raise click.UsageError("--retries needs somebody to see that the job failed: leave out --no-follow")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import click
 import yaml
@@ -12,7 +13,7 @@ from pel_ray import console
 from pel_ray.cli.options import ClusterCommand, SettingsCommand
 from pel_ray.errors import PelRayError, SettingsError, StepFailed
 from pel_ray.pipeline import Step, only, read_pipeline, settings_of
-from pel_ray.runtime import ray_session
+from pel_ray.runtime import Resources, ray_session, resolve_ask
 from pel_ray.spec import Settings, resolve
 
 
@@ -32,6 +33,7 @@ from pel_ray.spec import Settings, resolve
 @click.option(
     "--only", "patterns", multiple=True, metavar="STEP", help="Do only this step, or those that a pattern matches."
 )
+@click.option("--cpu", is_flag=True, help="Use no GPU in any step, whatever the spec says.")
 @click.option("--plan", "only_plan", is_flag=True, help="Print the settings of all steps, and stop.")
 @click.pass_context
 def command(
@@ -40,44 +42,63 @@ def command(
     out: str | None,
     sets: tuple[str, ...],
     patterns: tuple[str, ...],
+    cpu: bool,
     only_plan: bool,
 ) -> None:
     """Carry out a pipeline: several commands in their order, each of which does only what is not done yet."""
     chosen = only(read_pipeline(spec, sets, out).steps, patterns)
     # All settings are checked before the first step starts.
-    steps = [(step, *_resolved(context, spec, step)) for step in chosen]
+    steps = [(step, *_resolved(context, spec, step, cpu)) for step in chosen]
     if only_plan:
         for step, _, settings in steps:
             shown = {"name": step.name, "run": step.run, "with": settings.model_dump(mode="json")}
             click.echo(yaml.safe_dump([shown], sort_keys=False, allow_unicode=True), nl=False)
         return
     said = [*(["--out", out] if out else []), *_options("--set", sets), *_options("--only", patterns)]
-    again = shlex.join(["pel-ray", "run", spec, *said])
+    again = shlex.join(["pel-ray", "run", spec, *said, *(["--cpu"] if cpu else [])])
     worst = 0
     with ray_session():
+        for step, _, settings in steps:
+            with _failing(step, again):
+                _check_ask(settings)
         for number, (step, found, settings) in enumerate(steps, start=1):
             console.heading(f"[{number}/{len(steps)}] {step.name}: {step.run}")
             try:
-                found.run_settings(settings)
-            except PelRayError as error:
-                raise StepFailed(f"step {step.name}: {error}. Mend it, then go on with: {again}") from error
+                with _failing(step, again):
+                    found.run_settings(settings)
             except click.exceptions.Exit as end:
                 # Such as linking with some bad records: done, and not without a fault.
                 worst = max(worst, end.exit_code)
     context.exit(worst)
 
 
+@contextmanager
+def _failing(step: Step, again: str) -> Iterator[None]:
+    try:
+        yield
+    except PelRayError as error:
+        raise StepFailed(f"step {step.name}: {error}. Mend it, then go on with: {again}") from error
+
+
+def _check_ask(settings: Settings) -> None:
+    """Refuses now what would be refused after hours of the steps before it."""
+    resources = getattr(settings, "resources", None)
+    if isinstance(resources, Resources):
+        resolve_ask(resources)
+
+
 def _options(name: str, given: Sequence[str]) -> list[str]:
     return [word for value in given for word in (name, value)]
 
 
-def _resolved(context: click.Context, spec: str, step: Step) -> tuple[SettingsCommand, Settings]:
+def _resolved(context: click.Context, spec: str, step: Step, cpu: bool) -> tuple[SettingsCommand, Settings]:
     found: click.Command | None = context.find_root().command
     for word in step.run.split():
         found = found.get_command(context, word) if isinstance(found, click.Group) else None
     if not isinstance(found, SettingsCommand):
         raise SettingsError(f"{spec}: step {step.name} runs {step.run!r}, which is no command that a pipeline can run")
+    flags = {"resources.cpu": True} if cpu and "resources" in found.model.model_fields else None
     try:
-        return found, resolve(found.model, values=settings_of(step))
+        return found, resolve(found.model, values=settings_of(step), flags=flags)
     except SettingsError as error:
         raise SettingsError(f"{spec}: step {step.name}: {error}") from error

@@ -96,7 +96,7 @@ def told_by(words: Sequence[str]) -> Told:
     resources: list[Resources] = []
     for step in steps:
         run = _found(step.run.split())[0]
-        values = _with_defaults(run, settings_of(step), {})
+        values = _with_defaults(run, settings_of(step), {"cpu": True} if given.get("cpu") else {})
         settings.append((f"step {step.name}: ", values))
         resources += _resources(run, values)
     return Told(words, [named, *(step.spec for step in steps if step.spec)], settings, resources)

@@ -6,7 +6,7 @@ import os
 import platform
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 
@@ -75,10 +75,24 @@ def _torch() -> list[Finding]:
     for number in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(number)
         dtype = "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
-        findings.append(
-            Finding(f"GPU {number}", f"{properties.name}, {human_bytes(properties.total_memory)}, dtype {dtype}")
-        )
+        shown = f"{properties.name}, {human_bytes(properties.total_memory)}, dtype {dtype}"
+        built, version = torch.cuda.get_arch_list(), (properties.major, properties.minor)
+        remedy = "" if has_kernels(version, built) else _other_build(version, built)
+        findings.append(Finding(f"GPU {number}", shown, remedy))
     return findings
+
+
+def has_kernels(capability: tuple[int, int], built: Sequence[str]) -> bool:
+    """Whether a build of torch, by the architectures it names, computes on a GPU of this capability."""
+    found = (re.fullmatch(r"(sm|compute)_(\d+)(\d)[a-z]?", name) for name in built)
+    known = [(match[1], (int(match[2]), int(match[3]))) for match in found if match]
+    # Machine code runs on later GPUs of its own generation, intermediate code (compute) on all later ones.
+    return any(version <= capability and (kind == "compute" or version[0] == capability[0]) for kind, version in known)
+
+
+def _other_build(capability: tuple[int, int], built: Sequence[str]) -> str:
+    name = f"sm_{capability[0]}{capability[1]}"
+    return f"this torch has no kernels for it ({name}; it has {', '.join(built)}): install the build for CUDA 12.6"
 
 
 def _not_importable(name: str, error: ImportError) -> list[Finding]:

@@ -165,7 +165,7 @@ def _encode_missing(plan: EncodePlan, carrier: Workers, ask: Ask) -> list[dict[s
         def seen(shard: Shard, receipt: dict[str, Any]) -> None:
             progress.add(receipt["planned"], receipt["pieces"], receipt["computed"])
 
-        return finish_shards(carrier, ShardEncoder, job, plan.shards, seen)
+        return finish_shards(carrier, ShardEncoder, job, plan.shards, seen, progress.partly)
 
 
 def _finish(plan: EncodePlan, receipts: list[dict[str, Any]], work: Work, token_work: Work | None, ask: Ask) -> None:

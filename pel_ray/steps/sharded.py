@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from pel_ray.errors import ResourceError, StorageError
 from pel_ray.runtime import Ask, Resources, Workers, ray_session, resolve_ask, workers
-from pel_ray.shard_work import ShardJob, ShardWorker
+from pel_ray.shard_work import SECONDS_BETWEEN_NOTES, ShardJob, ShardWorker, partly_done
 from pel_ray.vectors import Shard
 
 
@@ -31,27 +32,57 @@ def finish_shards(
     job: ShardJob,
     shards: Sequence[Shard],
     seen: Callable[[Shard, dict[str, Any]], None],
+    partly: Callable[[int], None] | None = None,
 ) -> list[dict[str, Any]]:
-    """The receipts of all shards in order; `seen` hears of those that are done now."""
+    """The receipts of all shards in order.
+
+    `seen` hears of those that are done now, `partly` every few seconds of how many rows are done of those that are not.
+    """
     missing = missing_shards(job, shards)
     if missing:
         carrier.check_sees(job.folder)
     by_number = {shard.number: shard for shard in shards}
     poison: list[Shard] = []
-    for answer in carrier.map(worker, job, missing) if missing else ():
-        shard = by_number[answer["shard"]]
-        if answer["error"]:
-            raise StorageError(f"{answer['error']}{job.after_an_error}")
-        if answer["is_poison"]:
-            poison.append(shard)
-        else:
-            seen(shard, json.loads(answer["receipt"]))
+    with _watching(job, partly):
+        for answer in carrier.map(worker, job, missing) if missing else ():
+            shard = by_number[answer["shard"]]
+            if answer["error"]:
+                raise StorageError(f"{answer['error']}{job.after_an_error}")
+            if answer["is_poison"]:
+                poison.append(shard)
+            else:
+                seen(shard, json.loads(answer["receipt"]))
     if poison:
         raise ResourceError(
             f"{job.folder}: {', '.join(shard.said(job.unit) for shard in poison)} killed its worker three times; all "
             f"others are done. Is there memory enough? {job.remedy}; then run it again"
         )
     return [json.loads(job.receipt_file(shard).read_bytes()) for shard in shards]
+
+
+@contextmanager
+def _watching(job: ShardJob, partly: Callable[[int], None] | None) -> Iterator[None]:
+    """Looks in a thread at what the workers note of the shards that they are at."""
+    if partly is None:
+        yield
+        return
+    ended = threading.Event()
+
+    def look() -> None:
+        while not ended.wait(SECONDS_BETWEEN_NOTES):
+            # A folder that cannot be listed for a moment is the workers' to complain of.
+            with suppress(StorageError):
+                count = partly_done(job)
+                if count is not None:
+                    partly(count)
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def missing_shards(job: ShardJob, shards: Sequence[Shard]) -> list[Shard]:
