@@ -298,7 +298,7 @@ def memory(home: Path, sizes: tuple[int, int], figures: Figures) -> None:
         num_hidden_layers=1,
         num_attention_heads=1,
         intermediate_size=16,
-        max_position_embeddings=32,
+        max_position_embeddings=128,
     )
     parts.tokenizer.save_pretrained(tiny)
     BertModel(config).save_pretrained(tiny)
