@@ -260,6 +260,8 @@ class ActorPools:
         context = ray.data.DataContext.get_current()
         context.enable_progress_bars = False
         context.print_on_execution_start = False
+        # Ray Data would add up a worker's memory maps every second; receipts have its peak from the kernel.
+        context.memory_usage_poll_interval_s = None
         plan = ray.data.from_items([asdict(shard) for shard in shards], override_num_blocks=len(shards))
         receipts = plan.map_batches(
             _PooledWork,
