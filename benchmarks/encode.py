@@ -40,10 +40,10 @@ from pel_ray.tables import TableFolder
 
 DATA = Path(os.environ.get("PEL_RAY_DATA", Path(__file__).parent.parent.parent / "shared" / "data"))
 SHARD_ROWS = 2048
-RAY_SECONDS = 70
+RAY_SECONDS = 66
 """Of work that goes through Ray, whatever the machine does in it."""
-FEW_ROWS, NUM_BEFORE = 64, 24
-"""Of a shard that takes less than a second, and how many of them are done before any counts."""
+FEW_ROWS, NUM_BEFORE = 128, 12
+"""Of a shard that takes about a second, and how many of them are done before any counts."""
 NUM_TURNS, TURN_SECONDS = 7, 4
 """Of two actors, and as many of one."""
 NUM_PARTS = 8

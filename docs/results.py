@@ -161,7 +161,7 @@ The paper's figures are with 64 negatives, but those with FGSM with 32; with 32 
 
 Commands: `pel-ray run jobs/paper/open/retrieval.yaml`; for MultipleNegativesRankingLoss
 `python jobs/paper/open/mnrl.py --seed 1`, `python jobs/paper/open/mnrl.py --seed 2`, then
-`pel-ray run jobs/paper/open/mnrl.yaml`
+`pel-ray run jobs/paper/open/mnrl.yaml`; for smaller steps of FGSM `pel-ray run jobs/paper/open/fgsm.yaml`
 
 A quarter of the training of the table above, so that more rows and two seeds of all of them could be run; the paper's
 figures are the same.

@@ -135,6 +135,11 @@ def page_of(runs: Path) -> Callable[[str], str]:
     return line
 
 
+def in_short(runs: Path) -> list[str]:
+    """The list of the paper's orderings."""
+    return [text for text in (runs.parent / "results.md").read_text().splitlines() if text.startswith("  - ")]
+
+
 def test_a_known_difference_is_found_and_a_null_one_is_not(runs: Path) -> None:
     for seed in (1, 2):
         for row, right in (("pb-random", ALL), ("ce-random", HALF), ("pb-mixed", HALF), ("ce-mixed", OTHER_HALF)):
@@ -149,6 +154,17 @@ def test_a_known_difference_is_found_and_a_null_one_is_not(runs: Path) -> None:
     assert "| +0.000 [-0.3" in null and null.endswith("| not shown: zero is in the interval |")
     assert line("| FGSM does not hurt, Pb mixed |").endswith("| +0.008 | not run: without pb-mixed-fgsm |")
     assert line("- **Appear** (2)") and line("  - Retrieval: Pb above CE with random negatives, +0.500")
+
+
+def test_a_row_with_another_step_of_fgsm_is_compared_without_counting_among_the_papers_orderings(runs: Path) -> None:
+    for row, right in (("pb-mixed", HALF), ("pb-mixed-fgsm-0.003", ALL)):
+        write_test(runs / "retrieval" / row / "seed-1" / "test", right, 0.7111)
+    collect(runs)
+    line = page_of(runs)
+    assert line("| Pb mixed + FGSM 0.003 |").endswith("| - | - |")
+    ours = line("| FGSM in steps of 0.003 does not hurt, Pb mixed |")
+    assert "| +0.500 [" in ours and ours.endswith("| - | holds: helps; one run of each |")
+    assert not any("steps of 0.003" in text for text in in_short(runs))
 
 
 def test_a_seed_stays_in_its_column_and_only_common_seeds_are_compared(runs: Path) -> None:
