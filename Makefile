@@ -13,10 +13,9 @@ run: setup
 test: setup lint
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-# All that is said of jobs and clusters, with the long form: nodes, a head and one of several workers killed at work.
+# All that is said of jobs and clusters, with the long form: nodes, a head and one of several workers killed at work. Two at a time.
 test-cluster: setup
-	$(BIN)/pytest -m '' tests/test_jobs.py tests/test_cluster.py tests/test_cluster_files.py tests/test_kuberay.py tests/test_one_gpu.py
-	$(BIN)/pytest -m cluster --ignore tests/test_cluster.py --ignore tests/test_jobs.py
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'cluster or jobs'
 
 setup: $(READY)
 

@@ -18,6 +18,8 @@ import pel_ray as package
 from pel_ray.runtime import Resources, ask_of
 from pel_ray.steps.encode_kb import EncodeSettings
 
+pytestmark = pytest.mark.jobs
+
 TOP = Path(__file__).parent.parent
 CLUSTER = TOP / "cluster"
 LAUNCHERS = ["aws", "gcp", "on-premise"]

@@ -31,6 +31,8 @@ from tests.ray_nodes import Cluster, environment_without_ray, free_port, process
 from tests.reading import rows_of, sh_blocks
 from tests.samples import KB_ROWS, write_jsonl
 
+pytestmark = pytest.mark.jobs
+
 JOBS = Path(__file__).parent.parent / "jobs"
 
 

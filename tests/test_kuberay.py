@@ -17,6 +17,8 @@ import yaml
 from pel_ray.kuberay import cluster_spec
 from tests.conftest import RunCommand
 
+pytestmark = pytest.mark.jobs
+
 CLUSTER = Path(__file__).parent.parent / "cluster"
 MANIFESTS = ["kuberay-raycluster.yaml", "kuberay-rayjob.yaml"]
 SAPBERT = "cambridgeltl/SapBERT-from-PubMedBERT-fulltext-mean-token"

@@ -25,6 +25,8 @@ from pel_ray.steps.encode_kb import EncodeSettings, encode_kb
 from pel_ray.steps.train import train
 from pel_ray.steps.train_plan import TrainSettings
 
+pytestmark = pytest.mark.jobs
+
 # Where a worker has a GPU, workers talk through NCCL, which needs a real one.
 gloo = ray.train.torch.TorchConfig(backend="gloo")
 ray.train.torch.TorchTrainer = functools.partial(ray.train.torch.TorchTrainer, torch_config=gloo)
