@@ -18,7 +18,8 @@ os.environ.setdefault("RAY_worker_niceness", "0")
 
 from pel_ray.cli import main  # noqa: E402
 
-LONGEST_FIRST = "cluster train jobs encode_kb rank distil cli mine evaluate link guides one_gpu pipeline s3_train s3".split()
+_NAMES = "cluster train jobs encode_kb rank distil cli mine evaluate link guides one_gpu pipeline s3_train s3"
+LONGEST_FIRST = _NAMES.split()
 """Files of tests by how long they take, so that no worker is left alone with a long one at the end."""
 
 

@@ -17,6 +17,8 @@ from tests.ray_nodes import environment_without_ray
 from tests.samples import write_jsonl
 from tests.test_evaluate import NUM_ENTITIES, NUM_MENTIONS, entity, mention
 
+pytestmark = pytest.mark.jobs
+
 SCRIPT = """
 import functools, json, logging, sys, threading, time
 import ray, ray.train.torch
@@ -24,8 +26,6 @@ from pel_ray.runtime import ActorPools, Ask
 from pel_ray.steps.encode_kb import EncodeSettings, encode_kb
 from pel_ray.steps.train import train
 from pel_ray.steps.train_plan import TrainSettings
-
-pytestmark = pytest.mark.jobs
 
 # Where a worker has a GPU, workers talk through NCCL, which needs a real one.
 gloo = ray.train.torch.TorchConfig(backend="gloo")
