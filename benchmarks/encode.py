@@ -14,8 +14,10 @@ import contextlib
 import gzip
 import io
 import json
+import math
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,6 +25,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import numpy as np
@@ -31,6 +34,7 @@ from _figures import Figures
 
 from pel_ray.batches import PASS_TOKENS, plan_batches, ragged
 from pel_ray.encoder import Encoding, ModelSettings, Parts, load_parts, load_tower
+from pel_ray.runtime import ray_session
 from pel_ray.steps.encode_kb import EncodeSettings, encode_kb
 from pel_ray.steps.import_jsonl import JsonlSettings, import_jsonl
 from pel_ray.steps.import_obo import OboSettings, import_obo
@@ -42,9 +46,9 @@ DATA = Path(os.environ.get("PEL_RAY_DATA", Path(__file__).parent.parent.parent /
 SHARD_ROWS = 2048
 RAY_SECONDS = 66
 """Of work that goes through Ray, whatever the machine does in it."""
-FEW_ROWS, NUM_BEFORE = 128, 12
-"""Of a shard that takes about a second, and how many of them are done before any counts."""
-NUM_TURNS, TURN_SECONDS = 7, 4
+FEW_ROWS, NUM_BEFORE = 512, 4
+"""Of a shard that takes a few seconds, and how many of them are done before any counts."""
+NUM_TURNS, TURN_SECONDS = 5, 4
 """Of two actors, and as many of one."""
 NUM_PARTS = 8
 """In which utilisation is measured, each beside a peak of its own."""
@@ -189,24 +193,10 @@ def encode(folder: Path, out: Path, parts: Parts, shard_rows: int, **resources: 
 
 
 @contextlib.contextmanager
-def ray_with(num_cpus: int) -> Iterator[None]:
-    import logging
-
-    import ray
-
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    ray.init(address="local", num_cpus=num_cpus, include_dashboard=False, **quiet)
-    try:
-        yield
-    finally:
-        ray.shutdown()
-
-
-@contextlib.contextmanager
 def at_work(rows: list[dict[str, Any]], home: Path, parts: Parts, shard_rows: int, **ask: int) -> Iterator[Path]:
     """`encode-kb` of a KB of these rows through Ray, in another thread; where its vectors appear."""
     write_kb(home, rows)
-    with ray_with(2), ThreadPoolExecutor(1) as thread:
+    with ray_session(), ThreadPoolExecutor(1) as thread:
         job = thread.submit(encode, home, home / "vectors", parts, shard_rows, **ask)
         yield home / "vectors"
         job.result()
@@ -218,22 +208,16 @@ def times_of(vectors: Path) -> list[float]:
 
 
 def wait_for(vectors: Path, num_shards: int) -> None:
+    # Looked for seldom: the time is that of the file, and looking takes time of the workers.
     while len(times_of(vectors)) < num_shards:
-        time.sleep(0.005)
+        time.sleep(0.05)
 
 
-@contextlib.contextmanager
-def held(number: int) -> Iterator[None]:
-    """One of this process's Ray workers stands still, and what is measured meanwhile has its place."""
+def worker_pids() -> list[int]:
+    """This process's Ray workers that encode."""
     import psutil  # Ray's own, which it puts on the path
 
-    working = [child for child in psutil.Process().children(recursive=True) if is_at_work(child)]
-    worker = sorted(working, key=lambda child: child.pid)[number]
-    worker.suspend()
-    try:
-        yield
-    finally:
-        worker.resume()
+    return sorted(child.pid for child in psutil.Process().children(recursive=True) if is_at_work(child))
 
 
 def is_at_work(process: Any) -> bool:
@@ -241,8 +225,18 @@ def is_at_work(process: Any) -> bool:
     return title.startswith("ray::") and ("_Host" in title or "PooledWork" in title)
 
 
+@contextlib.contextmanager
+def held(pid: int) -> Iterator[None]:
+    """A worker stands still, and what is measured meanwhile has its place."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
 def through_ray(rows: list[dict[str, Any]], home: Path, parts: Parts, figures: Figures) -> None:
-    """Shard by shard in turns: through Ray, then in this process while Ray's worker is held."""
+    """In turns: two shards through Ray, then every second text of them in this process while Ray's worker is held."""
     encoding, texts = plain_encoding(parts), parts.texts
     with_ray: list[float] = []
     without: list[float] = []
@@ -250,44 +244,81 @@ def through_ray(rows: list[dict[str, Any]], home: Path, parts: Parts, figures: F
     with at_work(rows, home / "through-ray", parts, SHARD_ROWS, workers=1, cpus=2) as vectors:
         wait_for(vectors, 1)
         first = times_of(vectors)[0] - began
-        for start in range(SHARD_ROWS, len(rows), SHARD_ROWS):
+        (worker,) = worker_pids()
+        for start in range(SHARD_ROWS, len(rows) - 2 * SHARD_ROWS + 1, 2 * SHARD_ROWS):
             done = times_of(vectors)
-            with held(0):
+            with held(worker):
                 before = time.time() - done[-1]
                 with timed(without):
-                    encoding.run(*ragged(texts.entities(rows[start : start + SHARD_ROWS])))
+                    encoding.run(*ragged(texts.entities(rows[start : start + 2 * SHARD_ROWS : 2])))
                 resumed = time.time()
-            wait_for(vectors, len(done) + 1)
-            with_ray.append(before + times_of(vectors)[-1] - resumed)
+            wait_for(vectors, len(done) + 2)
+            with_ray.append((before + times_of(vectors)[len(done) + 1] - resumed) / 2)
     print(f"through Ray: {first:.1f} s until the first shard was done, not counted", flush=True)
-    print(
-        f"{len(rows) - SHARD_ROWS:,} texts: {sum(with_ray):.1f} s through Ray, {sum(without):.1f} s without", flush=True
-    )
+    print(f"{SHARD_ROWS:,} texts: {mean(with_ray):.2f} s through Ray, {mean(without):.2f} s without", flush=True)
+    print(f"{2 * sum(with_ray):.0f} s of work through Ray", flush=True)
     figures.at_least("encode_through_ray_over_without", median_ratio(without, with_ray), 0.93)
 
 
 def two_actors(rows: list[dict[str, Any]], home: Path, parts: Parts, figures: Figures) -> None:
     """Two one-thread actors, and one of them while the other is held, in turns: the machine's pace drifts."""
-    turns = []
+    alone: dict[int, list[tuple[float, float]]] = {}
     with at_work(rows, home / "two-actors", parts, FEW_ROWS, workers=2, cpus=1) as vectors:
         # Actors start seconds apart: by now both are surely at work.
         wait_for(vectors, NUM_BEFORE)
+        first, second = worker_pids()
+        began = time.time()
         for number in range(NUM_TURNS):
-            turns.append(time.time())
             time.sleep(TURN_SECONDS)
-            turns.append(time.time())
-            with held(number % 2):
+            working, waiting = (first, second) if number % 2 else (second, first)
+            since = time.time()
+            with held(waiting):
                 time.sleep(TURN_SECONDS)
-        turns.append(time.time())
-    finished = times_of(vectors)
-    if turns[-1] > finished[-1]:
-        raise RuntimeError("the actors ran out of work before the last turn was over: give them more texts")
-    shards = np.diff(np.interp(turns, finished, np.arange(len(finished)))) / np.diff(turns)
-    figures.at_least("encode_two_actors_over_one", median_ratio(shards[::2], shards[1::2]), 1.8)
+            alone.setdefault(working, []).append((since, time.time()))
+        # Receipts are there until the last shard is done.
+        shards = sorted(shards_of(vectors))
+        if len(times_of(vectors)) >= len(rows) // FEW_ROWS:
+            raise RuntimeError("the actors ran out of work before the last turn was over: give them more texts")
+    figures.at_least("encode_two_actors_over_one", 2 * pace_beside_over_alone(shards, alone, began), 1.8)
+
+
+def pace_beside_over_alone(
+    shards: Sequence[tuple[float, int, int]], alone: dict[int, list[tuple[float, float]]], began: float
+) -> float:
+    """How many pieces an actor does in a second beside the other, over how many alone.
+
+    A shard may be begun beside the other and ended alone. So both paces are what fits best to all shards of both
+    actors: the pieces of a shard are one pace times its seconds beside the other, and the other times those alone.
+    To cut the shards at the turns instead would give part of one pace to the other.
+    """
+    seconds, pieces = [], []
+    last: dict[int, float] = {}
+    for finished, worker, count in shards:
+        since = last.get(worker, finished)
+        last[worker] = finished
+        if began <= since < finished:
+            times_alone = overlap(alone[worker], since, finished)
+            times_held = sum(overlap(turns, since, finished) for other, turns in alone.items() if other != worker)
+            seconds.append((finished - since - times_alone - times_held, times_alone))
+            pieces.append(count)
+    beside, by_itself = np.linalg.lstsq(np.array(seconds), np.array(pieces, float), rcond=None)[0]
+    print(f"one-thread actors: {beside:.0f} pieces/s each of two, {by_itself:.0f} alone", flush=True)
+    return float(beside / by_itself)
+
+
+def shards_of(vectors: Path) -> Iterator[tuple[float, int, int]]:
+    """When each shard was finished, by which process, and how many pieces were computed for it."""
+    for path in vectors.glob("receipt-*.json"):
+        receipt = json.loads(path.read_bytes())
+        yield path.stat().st_mtime, receipt["worker"]["pid"], receipt["computed"]
+
+
+def overlap(turns: Sequence[tuple[float, float]], since: float, until: float) -> float:
+    return sum(max(min(stop, until) - max(start, since), 0.0) for start, stop in turns)
 
 
 def memory(home: Path, sizes: tuple[int, int], figures: Figures) -> None:
-    """Memory of the driver and of the object store for a small and a large KB, with a tiny encoder."""
+    """Memory of driver, object store and worker for a small and a large KB, with a tiny encoder."""
     tiny = home / "tiny"
     parts = load_parts(ModelSettings())
     from transformers import BertConfig, BertModel
@@ -307,6 +338,7 @@ def memory(home: Path, sizes: tuple[int, int], figures: Figures) -> None:
         folder, out = home / f"kb-{size}", home / f"vectors-{size}"
         write_kb(folder, [{"id": f"E{n}", "title": f"entity number {n}"} for n in range(size)])
         flags = ["--encoder", str(tiny), "--entity-length", "16", "--workers", "1", "--cpus", "2"]
+        flags += ["--batch-tokens", "8192"]  # so narrow an encoder takes longer to call than to compute
         command = [sys.executable, "-m", "pel_ray", "encode-kb", str(folder), "--out", str(out), *flags]
         before, store = shared_memory_bytes(), 0.0
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -316,8 +348,10 @@ def memory(home: Path, sizes: tuple[int, int], figures: Figures) -> None:
         manifest = json.loads((out / "manifest.json").read_bytes())
         peaks.append({"driver": manifest["peak_memory_bytes"], "object_store": store})
         shown = ", ".join(f"{name} {value / 2**20:.0f} MiB" for name, value in peaks[-1].items())
-        worker = manifest["counts"]["worker peak memory bytes"] / 2**20
-        print(f"{size:,} entities: {shown}, worker {worker:.0f} MiB, all at their peak", flush=True)
+        worker = manifest["counts"]["worker peak memory bytes"] / 2**30
+        print(f"{size:,} entities: {shown}, worker {worker * 1024:.0f} MiB, all at their peak", flush=True)
+    # Torch itself, and a shard.
+    figures.at_most(f"encode_worker_gib_at_{sizes[1] // 1000}K_entities", worker, 1.0)
     for name in peaks[0]:
         # Below a megabyte a ratio means nothing.
         few, many = (max(peak[name], 2**20) for peak in peaks)
@@ -340,17 +374,18 @@ def main() -> None:
     parts = load_parts(ModelSettings())
     with tempfile.TemporaryDirectory() as temporary:
         home = Path(temporary)
-        kb = import_kb(home / "some", 4000 if quick else 60_000)
+        kb = import_kb(home / "some", 4000 if quick else 40_000)
         rows = [row for table in kb.tables() for row in table.to_pylist()]
         rate = against_others(parts, rows[:2000], figures)
-        pieces = parts.texts.entities(rows[:2000])
-        base = utilisation(bert_base_tower(parts, 2), parts.settings, pieces[: len(pieces) // 2])
+        pieces = parts.texts.entities(rows[:1000])
+        base = utilisation(bert_base_tower(parts, 2), parts.settings, pieces)
         figures.at_least("encode_utilisation_bert_base_shape", base, 0.75)
         minilm = utilisation(load_tower(parts, "entity"), parts.settings, pieces)
         # Half as wide: bias, GELU, attention and residuals weigh twice as much against the multiplications.
         print(f"utilisation with MiniLM, 384 wide: {minilm:.2f}", flush=True)
         if not quick:
-            through_ray(rows[: int(rate * RAY_SECONDS) + SHARD_ROWS], home, parts, figures)
+            num_pairs = math.ceil(rate * RAY_SECONDS / (2 * SHARD_ROWS))
+            through_ray(rows[: SHARD_ROWS * (1 + 2 * num_pairs)], home, parts, figures)
             memory(home, (20_000, 400_000), figures)
             # For half of the turns one actor stands still; a quarter more, as the pace may rise.
             two_actors(rows[: int(rate * TURN_SECONDS * NUM_TURNS * 1.5 * 1.25)], home, parts, figures)

@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 from _figures import Figures
 from _simulation import MOST_WORKERS, SHARD_ROWS, Costs, first_bottleneck, savings, simulated
-from encode import encode, import_kb, ray_with, write_kb
+from encode import encode, import_kb, write_kb
 from search import generate, make_queries
 
 from pel_ray.artifacts import Request, building
 from pel_ray.encoder import ModelSettings, Parts, load_parts
-from pel_ray.runtime import Ask, workers
+from pel_ray.runtime import Ask, ray_session, workers
 from pel_ray.shard_search import SearchJob, ShardSearcher
 from pel_ray.shard_work import ShardJob, ShardWorker
 from pel_ray.steps.sharded import finish_shards
@@ -53,7 +53,7 @@ class Idle(ShardWorker):
 
 def coordination(home: Path, num_shards: int) -> float:
     """Seconds from one shard to the next of a single worker: a task, its marks and receipt on disk, the answer."""
-    with ray_with(2), contextlib.redirect_stderr(io.StringIO()):
+    with ray_session(2), contextlib.redirect_stderr(io.StringIO()):
         job = IdleJob(folder=locate(home / "idle"), tag="0" * 8, threads=None)
         job.folder.make_folder()
         times: list[float] = []
@@ -68,7 +68,7 @@ def rates_of_encoding(home: Path, parts: Parts, num_rows: int) -> dict[int, floa
     """Entities a second by the clock, from when all workers are surely at work to the last shard but one."""
     rates = {}
     for num_workers in (1, 2, 4):
-        with ray_with(4):
+        with ray_session(4):
             out = home / f"vectors-{num_workers}"
             encode(home / "kb", out, parts, 64, workers=num_workers, cpus=1)
             finished = sorted(path.stat().st_mtime for path in out.glob("vectors-*.npy"))
@@ -86,7 +86,7 @@ def rates_of_searching(home: Path, num_queries: int) -> dict[int, float]:
     np.save(queries, make_queries(vectors, num_queries))
     rates = {}
     for num_workers in (1, 2, 4):
-        with ray_with(4), contextlib.redirect_stderr(io.StringIO()):
+        with ray_session(4), contextlib.redirect_stderr(io.StringIO()):
             out = locate(home / f"hits-{num_workers}")
             request = Request(kind="hits", inputs={}, settings={})
             times: list[float] = []

@@ -50,9 +50,20 @@ class Ask:
         return f"{self.workers} x ({self.cpus} CPUs, {self.gpus:g} GPUs) {where}"
 
 
+QUIET = {
+    "RAY_enable_metrics_collection": "0",
+    "RAY_event_stats": "0",
+    "RAY_task_events_report_interval_ms": "0",
+}
+"""For a Ray of our own, which has no dashboard to show it: each of its processes would take time of the workers."""
+
+
 @contextmanager
-def ray_session() -> Iterator[None]:
-    """Joins the cluster that RAY_ADDRESS or a job names, or starts Ray here for as long as the block runs."""
+def ray_session(num_cpus: int | None = None) -> Iterator[None]:
+    """Joins the cluster that RAY_ADDRESS or a job names, or starts Ray here for as long as the block runs.
+
+    One that is started has as many CPUs as there are cores, or `num_cpus`.
+    """
     import ray
 
     if ray.is_initialized():
@@ -63,9 +74,11 @@ def ray_session() -> Iterator[None]:
     if os.environ.get("RAY_ADDRESS"):
         ray.init(log_to_driver=False, logging_level=logging.ERROR)
     else:
+        for name, value in QUIET.items():
+            os.environ.setdefault(name, value)
         ray.init(
             address="local",
-            num_cpus=_cores(),
+            num_cpus=num_cpus or _cores(),
             include_dashboard=False,
             log_to_driver=False,
             logging_level=logging.ERROR,

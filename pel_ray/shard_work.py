@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 import threading
 import time
 from contextlib import suppress
@@ -88,7 +90,7 @@ class ShardWorker:
             if not self._has_started:
                 self.start()
                 self._has_started = True
-            receipt = json.dumps(self.do(shard))
+            receipt = json.dumps(self.do(shard) | {"worker": {"host": socket.gethostname(), "pid": os.getpid()}})
             self.job.receipt_file(shard).write_bytes(receipt.encode())
             answer = _answer(shard, receipt=receipt)
         except PelRayError as error:

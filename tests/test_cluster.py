@@ -62,7 +62,7 @@ def mine(home: Path, out: Path) -> list[object]:
 
 
 def train(home: Path, out: Path) -> list[object]:
-    flags = ["--negatives", "mixed", "--num-negatives", 6, "--epochs", 2, "--batch-size", 8, "--micro-batch", 4]
+    flags = ["--negatives", "mixed", "--num-negatives", 6, "--epochs", 1, "--batch-size", 8, "--micro-batch", 4]
     flags += ["--max-mentions", 128, "--validation-mentions", 64, "--encoder", home / "tiny", *LENGTHS]
     flags += ["--lr", 1e-3, "--checkpoint-steps", 2, "--log-steps", 1]
     return ["train", home / "set", "--out", out / "run", *flags]
@@ -151,7 +151,7 @@ def test_every_step_survives_a_killed_node(cluster: Cluster, home: Path) -> None
 
 def test_a_job_goes_on_under_a_new_head_after_the_old_one_was_killed(home: Path) -> None:
     out = home / "headless"
-    with ray_nodes(num_workers=2, num_cpus=1) as first, submitted(first, home, encode(home, out)) as job:
+    with ray_nodes(num_workers=1, num_cpus=2) as first, submitted(first, home, encode(home, out)) as job:
         wait_for(has(out / "vectors", "receipt-*", 2))
         os.kill(first.nodes[0].raylet_pid(), signal.SIGKILL)
         first.nodes[0].process.kill()
@@ -160,7 +160,7 @@ def test_a_job_goes_on_under_a_new_head_after_the_old_one_was_killed(home: Path)
     receipts = [path.stem.removeprefix("receipt-") for path in (out / "vectors").glob("receipt-*")]
     done = {path: path.stat().st_mtime_ns for name in receipts for path in [out / "vectors" / f"vectors-{name}.npy"]}
     assert len(done) >= 2
-    with ray_nodes(num_workers=2, num_cpus=1) as second, submitted(second, home, encode(home, out)) as job:
+    with ray_nodes(num_workers=1, num_cpus=2) as second, submitted(second, home, encode(home, out)) as job:
         finished(job, home)
     assert {path: path.stat().st_mtime_ns for path in done} == done
     for found, expected in zip(vectors(out), vectors(home / "local"), strict=True):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -209,6 +211,9 @@ def test_a_shard_that_kills_its_workers_is_named_and_the_rest_is_kept(
     with pytest.raises(ResourceError, match=r"shard 00002 \(entities 400 to 599\) killed its worker three times"):
         encode_kb(asked)
     assert receipts(tmp_path / "out") == 5
+    done_by = [json.loads(path.read_bytes())["worker"] for path in (tmp_path / "out").glob("receipt-*")]
+    assert {worker["host"] for worker in done_by} == {socket.gethostname()}
+    assert os.getpid() not in {worker["pid"] for worker in done_by}
     monkeypatch.undo()
     assert encode_kb(asked).manifest.counts["shards"] == 6
 
