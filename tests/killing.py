@@ -15,11 +15,12 @@ SECONDS = 300
 """To wait for what takes a few seconds on a machine that does nothing else."""
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = SECONDS) -> None:
-    deadline = time.monotonic() + seconds
+def wait_for(condition: Callable[[], bool], every: float = 0.02) -> None:
+    """Looks again `every` so many seconds; seldom, where looking takes time of what is waited for."""
+    deadline = time.monotonic() + SECONDS
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
-        threading.Event().wait(0.02)
+        threading.Event().wait(every)
 
 
 def run_and_kill(run: Callable[[], object], is_time: Callable[[], bool]) -> None:

@@ -121,12 +121,12 @@ class Cluster:
             found[:] = [node for node in self.nodes[1:] if any(map(does_our_work, descendants(node.process.pid)))]
             return bool(found)
 
-        wait_for(has_one)
+        wait_for(has_one, every=0.1)
         return found[0]
 
     def _wait_for_nodes(self) -> None:
         """Until the head knows of all, and has missed those that ended."""
-        wait_for(lambda: self.num_alive() == len(self.nodes))
+        wait_for(lambda: self.num_alive() == len(self.nodes), every=0.5)
 
     def _start(self, *options: str, wrapped_by: Sequence[str] = ()) -> Node:
         # By how many were started: one that takes the place of another must not share what a living one has.
@@ -176,7 +176,7 @@ def ray_nodes(num_workers: int = 1, num_cpus: int = 1) -> Iterator[Cluster]:
             node.ask_to_end()
         for node in cluster.nodes:
             node.end()
-        wait_for(lambda: not _killed(cluster))
+        wait_for(lambda: not _killed(cluster), every=0.2)
         shutil.rmtree(folder, ignore_errors=True)
 
 

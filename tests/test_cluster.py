@@ -49,7 +49,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def here(home: Path, *words: object) -> None:
     command = [sys.executable, "-m", "pel_ray", *map(str, words)]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment_without_ray(), cwd=home)
+    plain = environment_without_ray() | {"RAY_worker_niceness": "0"}
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=plain, cwd=home)
 
 
 def encode(home: Path, out: Path) -> list[object]:
