@@ -388,7 +388,8 @@ def main() -> None:
             through_ray(rows[: SHARD_ROWS * (1 + 2 * num_pairs)], home, parts, figures)
             memory(home, (20_000, 400_000), figures)
             # For half of the turns one actor stands still; a quarter more, as the pace may rise.
-            two_actors(rows[: int(rate * TURN_SECONDS * NUM_TURNS * 1.5 * 1.25)], home, parts, figures)
+            num_rows = NUM_BEFORE * FEW_ROWS + int(rate * TURN_SECONDS * NUM_TURNS * 1.5 * 1.25)
+            two_actors(rows[:num_rows], home, parts, figures)
     figures.finish()
 
 
