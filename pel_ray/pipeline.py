@@ -62,8 +62,9 @@ def read_pipeline(spec: str, sets: Sequence[str], out: str | None) -> PipelineSe
     changed = {step.name: merged({}, step.settings) for step in steps}
     for assignment in sets:
         if not _is_value(assignment):
-            for name in _matching(names, assignment.partition(".")[0], f"--set {assignment}"):
-                assign(changed[name], assignment.partition(".")[2])
+            pattern, inner = _step_and_setting(names, assignment)
+            for name in _matching(names, pattern, f"--set {assignment}"):
+                assign(changed[name], inner)
     return found.model_copy(
         update={"steps": [step.model_copy(update={"settings": changed[step.name]}) for step in steps]}
     )
@@ -84,6 +85,14 @@ def settings_of(step: Step) -> dict[str, Any]:
 def _is_value(assignment: str) -> bool:
     """`NAME=value` names a value of the pipeline, `STEP.key=value` a setting of a step."""
     return "." not in assignment.partition("=")[0]
+
+
+def _step_and_setting(names: Sequence[str], assignment: str) -> tuple[str, str]:
+    """What stands before the first dot; or, where no step is called so, before the first at which one is: "0.003-1"."""
+    key, _, value = assignment.partition("=")
+    parts = key.split(".")
+    splits = [(".".join(parts[:n]), f"{'.'.join(parts[n:])}={value}") for n in range(1, len(parts))]
+    return next((split for split in splits if any(fnmatchcase(name, split[0]) for name in names)), splits[0])
 
 
 def _groups(steps: Sequence[Step]) -> Iterator[list[Step]]:

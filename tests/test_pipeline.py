@@ -151,6 +151,16 @@ def test_a_step_is_done_for_each_row(table: None, pel_ray: RunCommand) -> None:
     assert last["store"] == "fp16" and shown[2]["with"]["store"] == "fp32"
 
 
+def test_a_step_with_a_dot_in_its_name_is_set_by_name_and_by_pattern(
+    table: None, tmp_path: Path, pel_ray: RunCommand
+) -> None:
+    (tmp_path / "table.yaml").write_text(TABLE.replace("{row}-{layers}", "{row}-0.{layers}"))
+    sets = ["--set", "a-0.1.model.layers=6", "--set", "b-0.?.store=fp16"]
+    shown = yaml.safe_load(pel_ray("run", "table.yaml", "--plan", *sets).out)
+    found = {step["name"]: (step["with"]["model"]["layers"], step["with"]["store"]) for step in shown[0:-1:2]}
+    assert found == {"a-0.1": (6, "fp32"), "a-0.2": (2, "fp32"), "b-0.1": (1, "fp16"), "b-0.2": (2, "fp16")}
+
+
 def test_only_some_steps(table: None, pel_ray: RunCommand) -> None:
     shown = yaml.safe_load(pel_ray("run", "table.yaml", "--plan", "--only", "b-1*", "--only", "end").out)
     assert [step["name"] for step in shown] == ["b-1", "b-1-index", "end"]
