@@ -61,12 +61,39 @@ class ModelSettings(Settings):
     """How mentions and entities become word pieces."""
 
 
-class Tower(nn.Module):
+class OverTransformer(nn.Module):
+    """A transformer whose word embeddings can be moved, and what pooling takes of it."""
+
+    def __init__(self, transformer: Any) -> None:
+        super().__init__()
+        self.transformer = transformer
+
+    def embed(self, ids_BL: torch.Tensor) -> torch.Tensor:
+        """The word embeddings (B, L, D), which `forward` then takes instead of looking them up."""
+        embeddings_BLD: torch.Tensor = self.transformer.get_input_embeddings()(ids_BL)
+        return embeddings_BLD
+
+    def _hidden(
+        self,
+        ids_BL: torch.Tensor,
+        mask_BL: torch.Tensor | None,
+        embeddings_BLD: torch.Tensor | None,
+        **inputs: torch.Tensor,
+    ) -> torch.Tensor:
+        """What the transformer makes of each piece (B, L, D), in at least single precision.
+
+        Pooling in half precision would round away what tells near texts apart.
+        """
+        texts = {"input_ids": ids_BL} if embeddings_BLD is None else {"inputs_embeds": embeddings_BLD}
+        hidden_BLD: torch.Tensor = self.transformer(attention_mask=mask_BL, **texts, **inputs).last_hidden_state
+        return hidden_BLD.to(torch.promote_types(hidden_BLD.dtype, torch.float32))
+
+
+class Tower(OverTransformer):
     """One transformer and its pooling."""
 
     def __init__(self, transformer: Any, pooling: str, start: int, ends: Sequence[int]) -> None:
-        super().__init__()
-        self.transformer = transformer
+        super().__init__(transformer)
         self.pooling = pooling
         self.start, self._ends = start, list(ends)
 
@@ -74,24 +101,16 @@ class Tower(nn.Module):
     def dimension(self) -> int:
         return int(self.transformer.config.hidden_size)
 
-    def embed(self, ids_BL: torch.Tensor) -> torch.Tensor:
-        """The word embeddings (B, L, D), which `forward` then takes instead of looking them up."""
-        embeddings_BLD: torch.Tensor = self.transformer.get_input_embeddings()(ids_BL)
-        return embeddings_BLD
-
     def forward(
         self, ids_BL: torch.Tensor, mask_BL: torch.Tensor | None, embeddings_BLD: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Vectors (B, D), not normalised; no mask means that no text is padded."""
-        inputs = {"input_ids": ids_BL} if embeddings_BLD is None else {"inputs_embeds": embeddings_BLD}
-        hidden_BLD = last_hidden(self.transformer, mask_BL, inputs)
+        hidden_BLD = self._hidden(ids_BL, mask_BL, embeddings_BLD)
         if self.pooling == "cls":
             return hidden_BLD[:, 0]
         if self.pooling == "mention":
-            return _masked_mean(hidden_BLD, self._own_pieces(ids_BL))
-        if mask_BL is None:
-            return hidden_BLD.mean(1)
-        return _masked_mean(hidden_BLD, mask_BL)
+            return mean_over(hidden_BLD, self._own_pieces(ids_BL))
+        return mean_over(hidden_BLD, mask_BL)
 
     def _own_pieces(self, ids_BL: torch.Tensor) -> torch.Tensor:
         """1 between the first start token and the first end token after it, 0 elsewhere."""
@@ -103,16 +122,10 @@ class Tower(nn.Module):
         return torch.where(inside.any(1, keepdim=True), inside, is_start).long()
 
 
-def last_hidden(transformer: Any, mask_BL: torch.Tensor | None, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """What a transformer makes of each piece (B, L, D), in at least single precision.
-
-    Pooling in half precision would round away what tells near texts apart.
-    """
-    hidden_BLD: torch.Tensor = transformer(attention_mask=mask_BL, **inputs).last_hidden_state
-    return hidden_BLD.to(torch.promote_types(hidden_BLD.dtype, torch.float32))
-
-
-def _masked_mean(hidden_BLD: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
+def mean_over(hidden_BLD: torch.Tensor, mask_BL: torch.Tensor | None) -> torch.Tensor:
+    """(B, D) over the pieces of the mask; no mask means all."""
+    if mask_BL is None:
+        return hidden_BLD.mean(1)
     weights_BL1 = mask_BL.unsqueeze(-1).to(hidden_BLD.dtype)
     return (hidden_BLD * weights_BL1).sum(1) / weights_BL1.sum(1)
 

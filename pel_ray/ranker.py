@@ -20,7 +20,7 @@ from safetensors.torch import load, save_file
 from torch import nn
 
 from pel_ray.blend import Blend, read_blend
-from pel_ray.encoder import ModelSettings, Parts, last_hidden, load_parts, load_tower
+from pel_ray.encoder import ModelSettings, OverTransformer, Parts, load_parts, load_tower, mean_over
 from pel_ray.errors import ArtifactError, SettingsError, StorageError
 from pel_ray.hugging_face import DEFAULT_ENCODER, first_line, load_config, num_positions
 from pel_ray.spec import Settings
@@ -43,35 +43,22 @@ class RankerSettings(Settings):
     """How a mention and an entity become one text; by default of 256 pieces, half of them for each."""
 
 
-class CrossEncoder(nn.Module):
+class CrossEncoder(OverTransformer):
     """One transformer, the mean over its pieces, and a linear score."""
 
     def __init__(self, transformer: Any, markers: Markers) -> None:
-        super().__init__()
-        self.transformer = transformer
+        super().__init__(transformer)
         self.score = nn.Linear(int(transformer.config.hidden_size), 1)
         self.start = markers.cls
         self._markers = markers
         self._has_types = getattr(transformer.config, "type_vocab_size", 0) > 1
 
-    def embed(self, ids_BL: torch.Tensor) -> torch.Tensor:
-        """The word embeddings (B, L, D), which `forward` then takes instead of looking them up."""
-        embeddings_BLD: torch.Tensor = self.transformer.get_input_embeddings()(ids_BL)
-        return embeddings_BLD
-
     def forward(
         self, ids_BL: torch.Tensor, mask_BL: torch.Tensor | None, embeddings_BLD: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Scores (B, 1); no mask means that no text is padded."""
-        inputs = {"input_ids": ids_BL} if embeddings_BLD is None else {"inputs_embeds": embeddings_BLD}
-        if self._has_types:
-            inputs["token_type_ids"] = self.types(ids_BL)
-        hidden_BLD = last_hidden(self.transformer, mask_BL, inputs)
-        if mask_BL is None:
-            mean_BD = hidden_BLD.mean(1)
-        else:
-            weights_BL1 = mask_BL.unsqueeze(-1).to(hidden_BLD.dtype)
-            mean_BD = (hidden_BLD * weights_BL1).sum(1) / weights_BL1.sum(1)
+        types = {"token_type_ids": self.types(ids_BL)} if self._has_types else {}
+        mean_BD = mean_over(self._hidden(ids_BL, mask_BL, embeddings_BLD, **types), mask_BL)
         # In half precision near candidates would tie: bf16 has steps of 1/256.
         with torch.autocast(ids_BL.device.type, enabled=False):
             scores_B1: torch.Tensor = self.score(mean_BD)
