@@ -146,7 +146,7 @@ change, not what other seeds would, of which there are few.
 
 ## Retrieval: medmentions_open
 
-Command: `pel-ray run jobs/paper/open/longer.yaml`
+Commands: `pel-ray run jobs/paper/open/longer.yaml`; for smaller steps of FGSM `pel-ray run jobs/paper/open/fgsm.yaml`
 
 {tables.retrieval("longer")}
 

@@ -43,7 +43,7 @@ PLANNED = {
     "longer": ("ce-random", "ce-mixed", "pb-random", "pb-mixed", "ce-mixed-fgsm", "pb-mixed-fgsm"),
     "zero-shot": tuple(ZERO_SHOT)[:4],
     "nil": tuple(NIL),
-    "ranker": (*RANKER, "pb-mixed-blend"),
+    "ranker": (*RANKER, "pb-mixed-blend", "pb-mixed-5-epochs"),
     "refresh": ("full", "pool", "frozen"),
 }
 """The rows of our pipelines; others are shown where they were run."""
@@ -57,6 +57,7 @@ NAMES = {
     "untrained": "untrained encoder",
     "mnrl": "MultipleNegativesRankingLoss",
     "distil": "retriever after distilling",
+    "pb-mixed-5-epochs": "Pb mixed, 5 epochs",
     "pb-0": "Pb, margin 0",
     "pb-001": "Pb, margin 0.01",
     "pb-005": "Pb, margin 0.05",
