@@ -83,6 +83,9 @@ class Cluster:
             "RAY_AUTH_TOKEN_PATH": str(self.folder / "token"),
             "RAY_raylet_start_wait_time_s": str(SECONDS),
             "RAY_worker_niceness": "0",
+            "RAY_enable_metrics_collection": "0",
+            # A killed raylet refuses at once, and is given up after five such answers; by default 3 s apart.
+            "RAY_health_check_period_ms": "1000",
         }
 
     def start_head(self) -> None:

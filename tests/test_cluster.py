@@ -28,6 +28,14 @@ pytestmark = pytest.mark.cluster
 LENGTHS = ("--entity-length", 32, "--mention-length", 32)
 TWO = ("--workers", "2", "--cpus", "1")
 ONE = ("--workers", "1", "--cpus", "1")
+IN_ONE_SESSION = """
+import json, sys
+from pel_ray.cli import cli
+from pel_ray.runtime import ray_session
+with ray_session():
+    for words in json.loads(sys.argv[1]):
+        cli.main(words, standalone_mode=False)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -41,14 +49,15 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What all nodes see: an encoder `tiny`, a data set `set` of HPO, and in `local` what commands here made of it."""
     home = tmp_path_factory.mktemp("cluster")
     write_encoder(home / "tiny")
-    here(home, "import", "obo", hpo_file(), "--mentions", "synonyms", "--test", 0.5, "--out", "set")
-    for step in (encode, mine, train):
-        here(home, *step(home, home / "local"), *ONE)
+    data = ["import", "obo", hpo_file(), "--mentions", "synonyms", "--test", 0.5, "--out", "set"]
+    here(home, data, *([*step(home, home / "local"), *ONE] for step in (encode, mine, train)))
     return home
 
 
-def here(home: Path, *words: object) -> None:
-    command = [sys.executable, "-m", "pel_ray", *map(str, words)]
+def here(home: Path, *commands: list[object]) -> None:
+    """One after the other under one Ray of their own, as `pel-ray run` does its steps."""
+    words = json.dumps([list(map(str, command)) for command in commands])
+    command = [sys.executable, "-c", IN_ONE_SESSION, words]
     plain = environment_without_ray() | {"RAY_worker_niceness": "0"}
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=plain, cwd=home)
 
@@ -144,7 +153,7 @@ def test_every_step_survives_a_killed_node(cluster: Cluster, home: Path) -> None
     # Of the same weights: those of two workers differ in the last digits from those of one, and with them a rank.
     tested = out / "test"
     survives(cluster, home, evaluate(home, run, tested), tested, has(tested, "receipt-mentions-*", 1))
-    here(home, *evaluate(home, run, local / "test"), *ONE)
+    here(home, [*evaluate(home, run, local / "test"), *ONE])
     hits = tables(tested, "hits-*.parquet")
     assert hits == tables(local / "test", "hits-*.parquet") and figures(tested) == figures(local / "test")
     assert sum(map(len, hits)) > 2 * MENTIONS_PER_SHARD
