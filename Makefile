@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test test-cluster setup lint bench pins clean
+.PHONY: run test test-cluster test-workers setup lint bench pins clean
 
 run: setup
 	$(BIN)/pel-ray quickstart
@@ -13,9 +13,13 @@ run: setup
 test: setup lint
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-# All that is said of jobs and clusters, with the long form: nodes, a head and one of several workers killed at work. Two at a time.
+# All that is said of jobs and clusters, with the long form: nodes and the head killed under every step. Two at a time.
 test-cluster: setup
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'cluster or jobs'
+
+# The same of several workers on one machine: they do the work of one, and one of them or the driver is killed.
+test-workers: setup
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m workers
 
 setup: $(READY)
 

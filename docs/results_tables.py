@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from results_differences import Seed
-from results_paper import NIL, RANKER, RETRIEVAL, ZERO_SHOT, name_of, rows_of
+from results_paper import NIL, RANKER, RETRIEVAL, ZERO_SHOT, ZERO_SHOTS, name_of, rows_of
 from results_records import MACRO, MICRO, Interval, Record, Records
 from results_verdicts import CLIPPED, Verdicts, flat, run_length, variation
 
@@ -79,7 +79,7 @@ class Tables:
             yield from ((row, record) for record in found or [None])
 
     def retrieval(self, name: str) -> str:
-        paper, group = (ZERO_SHOT, MACRO) if name == "zero-shot" else (RETRIEVAL, MICRO)
+        paper, group = (ZERO_SHOT, MACRO) if name in ZERO_SHOTS else (RETRIEVAL, MICRO)
         found = {record.seed for record in self.records.runs if record.table == name}
         seeds = sorted({*SEEDS, *(seed for seed in found if seed is not None)})
         micro = ["micro @1", "micro @64"] if group == MACRO else []

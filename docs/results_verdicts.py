@@ -8,10 +8,18 @@ from typing import Any
 
 import numpy as np
 from results_differences import Claim, Outcome, Resamples, Sampled, Seed, Verdict, judge
-from results_paper import name_of, nil_claims, ranker_claims, refresh_claims, retrieval_claims, rows_of
+from results_paper import (
+    ZERO_SHOTS,
+    name_of,
+    nil_claims,
+    ranker_claims,
+    refresh_claims,
+    retrieval_claims,
+    rows_of,
+)
 from results_records import DATA, Record, Records, unpack_numbers
 
-RETRIEVALS = ("longer", "retrieval", "zero-shot")
+RETRIEVALS = ("longer", "retrieval", *ZERO_SHOTS)
 CLIPPED = ("longer", "retrieval")
 """The tables whose gradient norms are compared."""
 
@@ -82,7 +90,7 @@ class Verdicts:
             self._resamples[name] = Resamples(mentions.document_Q)
         if record.table == "nil" and record.nil:
             return self._resamples[name].auPR(unpack_numbers(record.nil["order"]), mentions.is_nil_Q)
-        masks = mentions.macro if record.table == "zero-shot" else mentions.micro
+        masks = mentions.macro if record.table in ZERO_SHOTS else mentions.micro
         return self._resamples[name].share(record.first_Q(mentions), masks)
 
     def _caveat(self, name: str, claim: Claim) -> str:

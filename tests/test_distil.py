@@ -248,7 +248,7 @@ def check_same(run: Path, expected: Path, tolerance: float = 0) -> None:
         np.testing.assert_allclose(found[name], value, rtol=0, atol=10 * tolerance, err_msg=name)
 
 
-@pytest.mark.cluster
+@pytest.mark.workers
 def test_a_killed_worker_goes_on_from_its_checkpoint_to_the_same_weights(
     home: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
@@ -257,7 +257,7 @@ def test_a_killed_worker_goes_on_from_its_checkpoint_to_the_same_weights(
     check_same(tmp_path / "out", undisturbed)
 
 
-@pytest.mark.cluster
+@pytest.mark.workers
 def test_two_workers_take_the_steps_of_one(home: Path, undisturbed: Path, tmp_path: Path) -> None:
     rank_distil(settings(home, tmp_path / "out", resources={"workers": 2, "cpus": 1}))
     check_same(tmp_path / "out", undisturbed, tolerance=1e-5)

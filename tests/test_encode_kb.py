@@ -201,7 +201,7 @@ class KillingEncoder(ShardEncoder):
         return super()._encode(shard)
 
 
-@pytest.mark.cluster
+@pytest.mark.workers
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_shard_that_kills_its_workers_is_named_and_the_rest_is_kept(
     home: Path, undisturbed: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int

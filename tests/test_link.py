@@ -350,7 +350,7 @@ def test_wrong_usage_is_exit_code_2(home: Path, link_command: RunCommand) -> Non
 
 
 @pytest.mark.parametrize(
-    ("workers", "output"), [(1, "jsonl"), (1, "pubtator"), pytest.param(2, "jsonl", marks=pytest.mark.cluster)]
+    ("workers", "output"), [(1, "jsonl"), (1, "pubtator"), pytest.param(2, "jsonl", marks=pytest.mark.workers)]
 )
 def test_a_folder_holds_the_bytes_of_the_stream(
     home: Path, tmp_path: Path, small_groups: None, one_worker: Workers, workers: int, output: str
@@ -386,7 +386,7 @@ cli.main(sys.argv[1:])
 """
 
 
-@pytest.mark.cluster
+@pytest.mark.workers
 def test_a_killed_driver_is_run_again_and_does_only_the_rest(
     home: Path, tmp_path: Path, small_groups: None, one_worker: Workers
 ) -> None:

@@ -144,7 +144,7 @@ def test_the_report_says_what_was_dropped_and_shows_examples(home: Path, undistu
     assert len(examples) == 10 and all("[[" in example["mention"] for example in examples)
 
 
-@pytest.mark.cluster
+@pytest.mark.workers
 def test_four_workers_give_the_negatives_of_one(
     home: Path, undisturbed: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,7 +165,7 @@ class DyingSearcher(ShardSearcher):
         return super().do(shard)
 
 
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.cluster)])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.workers)])
 def test_a_worker_killed_in_the_middle_of_a_search_changes_nothing(
     home: Path, undisturbed: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:

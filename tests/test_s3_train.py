@@ -200,7 +200,7 @@ def test_a_run_in_a_bucket_is_shown_compared_and_not_made_twice(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.cluster
+@pytest.mark.workers
 def test_a_killed_driver_is_run_again_to_the_same_weights_in_a_bucket(
     homes: tuple[str, str], carrier: Workers, tmp_path: Path
 ) -> None:
@@ -222,7 +222,7 @@ def state_names(run: Location) -> list[str]:
     return [found for name in run.names() if name.startswith("state-") for found in (run / name).names()]
 
 
-@pytest.mark.cluster
+@pytest.mark.workers
 def test_workers_that_share_a_bucket_train_the_ranker_of_one_here(homes: tuple[str, str], carrier: Workers) -> None:
     local, remote = homes
     rank_train(ranking(local), carrier)

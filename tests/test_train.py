@@ -184,7 +184,7 @@ def of_two(home: Path) -> Path:
     return home / "of-two"
 
 
-@pytest.mark.cluster
+@pytest.mark.workers
 def test_two_workers_take_the_steps_of_one(undisturbed: Path, of_two: Path) -> None:
     np.testing.assert_allclose(losses(of_two), losses(undisturbed), rtol=1e-5)
     for name, value in weights(undisturbed).items():
@@ -195,7 +195,7 @@ def test_two_workers_take_the_steps_of_one(undisturbed: Path, of_two: Path) -> N
     assert recalls[0] == recalls[1]
 
 
-@pytest.mark.cluster
+@pytest.mark.workers
 def test_one_of_two_workers_killed_changes_nothing(home: Path, of_two: Path, tmp_path: Path) -> None:
     asked = settings(home, tmp_path / "out", resources={"workers": 2, "cpus": 1})
     run_and_kill(lambda: train(asked), lambda: num_lines(tmp_path / "out") >= 6)
