@@ -25,7 +25,11 @@ def sources_of(folder: Path | str, kind: str) -> dict[str, Any]:
     return dict(TableFolder.open(locate(folder) / kind, kind).manifest.counts["sources"])
 
 
-def sh_blocks(guide: str) -> list[str]:
-    """What a guide in docs/guides tells its reader to run."""
+def blocks(guide: str) -> list[tuple[str, str]]:
+    """What a guide in docs/guides tells its reader to run, each with its language: sh or python."""
     text = (Path(__file__).parent.parent / "docs" / "guides" / f"{guide}.md").read_text()
-    return re.findall(r"^```sh\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    return re.findall(r"^```(sh|python)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+def sh_blocks(guide: str) -> list[str]:
+    return [block for language, block in blocks(guide) if language == "sh"]

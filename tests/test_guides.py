@@ -1,4 +1,4 @@
-"""The guides in docs/guides: every `sh` block runs as it stands, one guide after the other, in one folder.
+"""The guides in docs/guides: every block of sh or Python runs as it stands, one guide after the other, in one folder.
 
 That to a cluster runs in test_jobs.py, which has one.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import RunCommand
-from tests.reading import sh_blocks
+from tests.reading import blocks
 
 GUIDES = ("own-kb", "fresh-kb", "nil")
 _PIPED = re.compile(r"(?P<before>.*?\| )?(?P<command>pel-ray [^>|]*)(?:> (?P<file>\S+))?")
@@ -57,12 +57,20 @@ class Shell:
 
 
 def test_every_block_of_the_guides_runs(
-    pel_ray: RunCommand, ray_here: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    pel_ray: RunCommand,
+    ray_here: None,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     shell = Shell(pel_ray, monkeypatch)
     for guide in GUIDES:
-        for block in sh_blocks(guide):
-            shell.run(block)
+        for language, block in blocks(guide):
+            if language == "sh":
+                shell.run(block)
+            else:
+                exec(compile(block, f"{guide}.md", "exec"), {})
+                assert "D1 myocardial infarction" in capsys.readouterr().out
     linked = shell.said["pel-ray link runs/mine --candidates 2"]
     assert '"entity_id": "D1"' in linked and '"entity_id": "C1"' in linked
     (reused,) = (said for command, said in shell.said.items() if "--reuse" in command)
