@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,7 @@ EXCLUDES = (
     *(".mypy_cache", ".pytest_cache", ".ruff_cache", ".hypothesis", ".ipynb_checkpoints"),
 )
 """Patterns as in .gitignore; .gitignore and .rayignore files count too, as they do for `ray job submit`."""
+IGNORE_FILES = (".gitignore", ".rayignore")
 NUM_LARGEST = 3
 
 
@@ -66,16 +67,61 @@ def _sizes(folder: Path, excludes: Sequence[str]) -> dict[str, int]:
     from ray._private.runtime_env import packaging
 
     sizes: dict[str, int] = {}
+    seen: list[Path] = []
 
     def count(path: Path) -> None:
-        if path.is_file():
+        if path.is_dir():
+            seen.append(path)
+        elif path.is_file():
+            _check_readable(path)
             sizes[path.relative_to(folder).as_posix()] = path.stat().st_size
 
     silent = logging.getLogger(f"{__name__}.walk")
     silent.setLevel(logging.CRITICAL)
     matches = packaging._get_excludes(folder, list(excludes))
-    packaging._dir_travel(folder, [matches], count, include_gitignore=True, logger=silent)
+    try:
+        packaging._dir_travel(folder, [matches], count, include_gitignore=True, logger=silent)
+    except OSError as error:
+        where = Path(error.filename or folder)
+        raise _unreadable(where.parent if where.name in IGNORE_FILES else where, error.strerror or "") from error
+    except UnicodeDecodeError as error:
+        file = _no_text(folder, seen)
+        raise _unreadable(file.parent, f"its {file.name} is not UTF-8 text") from error
     return sizes
+
+
+def _check_readable(file: Path) -> None:
+    """Ray would find out only when it sends the file."""
+    try:
+        file.open("rb").close()
+    except OSError as error:
+        problem = f"cannot be read ({error.strerror}), so it cannot go to the cluster"
+        raise InputError(str(file), f"{problem}. Leave it out with --exclude PATTERN") from error
+
+
+def _unreadable(folder: Path, reason: str) -> InputError:
+    return InputError(
+        str(folder),
+        f"cannot be read ({reason}), so the working directory cannot go to the cluster. Mend it, or leave out a folder "
+        "around it with --exclude PATTERN: of its own name is too late, as Ray reads .gitignore in it first",
+    )
+
+
+def _no_text(folder: Path, seen: Iterable[Path]) -> Path:
+    """The ignore file that Ray stumbled over without naming it: it reads also those of folders that it leaves out."""
+    folders = [folder, *(path for parent in seen for path in parent.iterdir())]
+    files = (path / name for path in folders for name in IGNORE_FILES)
+    return next(file for file in files if not _is_text_or_missing(file))
+
+
+def _is_text_or_missing(file: Path) -> bool:
+    try:
+        file.read_text()
+    except UnicodeDecodeError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _largest(package: Package) -> list[str]:

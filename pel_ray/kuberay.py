@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shlex
 from collections.abc import Sequence
@@ -26,6 +27,8 @@ USER = 1000
 """Of the image; the shared storage must let it write."""
 SECONDS_KEPT = 600
 """How long a finished cluster stays for a look at its logs."""
+MAX_NAME = 40
+"""Letters of a job's name: KubeRay derives longer ones from it."""
 MAX_SPEC_BYTES = 200 << 10
 """Of all specs: `kubectl apply` writes a ConfigMap into an annotation too, which holds 256 KiB."""
 
@@ -55,19 +58,22 @@ def job_manifests(
     workers: WorkerPods | None = None,
 ) -> list[Manifest]:
     """A RayJob for the words of a pel-ray command; `specs`, files below the working directory, go into a ConfigMap."""
-    name = _name(command[0], specs)
     keys = _keys(specs)
+    texts = {key: _spec_text(file) for file, key in keys.items()}
+    _check_size(texts)
+    # KubeRay writes the entry point into a line of bash for `ray job submit`, where && would end that command.
+    change_folder = ["env", "-C", SPECS] if specs else []
+    entrypoint = shlex.join([*change_folder, "pel-ray", *command])
+    name = _name(command[0], specs, [entrypoint, *texts.values()])
     cluster = cluster_spec(image=image, workers=workers)
     if specs:
         _mount_specs(cluster["headGroupSpec"]["template"]["spec"], name, keys)
-    # KubeRay writes the entry point into a line of bash for `ray job submit`, where && would end that command.
-    change_folder = ["env", "-C", SPECS] if specs else []
     job = {
         "apiVersion": "ray.io/v1",
         "kind": "RayJob",
         "metadata": {"name": name},
         "spec": {
-            "entrypoint": shlex.join([*change_folder, "pel-ray", *command]),
+            "entrypoint": entrypoint,
             # Each retry starts a new cluster; the work goes on from what is on the shared storage.
             "backoffLimit": retries,
             "shutdownAfterJobFinishes": True,
@@ -75,8 +81,6 @@ def job_manifests(
             "rayClusterSpec": cluster,
         },
     }
-    texts = {key: _spec_text(file) for file, key in keys.items()}
-    _check_size(texts)
     config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": texts}
     return [config, job] if specs else [job]
 
@@ -145,12 +149,14 @@ def _mount_specs(pod: Manifest, config: str, keys: dict[str, str]) -> None:
     pod["volumes"].append({"name": "specs", "configMap": {"name": config, "items": items}})
 
 
-def _name(command: str, specs: Sequence[str]) -> str:
-    """Of Kubernetes' letters, and short enough for the names that KubeRay derives from it."""
+def _name(command: str, specs: Sequence[str], texts: Sequence[str]) -> str:
+    """Of Kubernetes' letters, and of this job alone: `kubectl apply` would change another of that name."""
     words = [command, *(Path(spec).stem for spec in specs[:1])]
     if words[1:] and words[1].startswith(command):
         words = words[1:]
-    return re.sub(r"[^a-z0-9]+", "-", "-".join(["pel-ray", *words]).lower())[:40].strip("-")
+    digits = hashlib.sha256("\0".join(texts).encode()).hexdigest()[:6]
+    shown = re.sub(r"[^a-z0-9]+", "-", "-".join(["pel-ray", *words]).lower())
+    return f"{shown[: MAX_NAME - 7].strip('-')}-{digits}"
 
 
 def _keys(files: Sequence[str]) -> dict[str, str]:

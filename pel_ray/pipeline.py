@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Annotated, Any
 
@@ -13,6 +15,7 @@ from pel_ray.errors import SettingsError
 from pel_ray.spec import Settings, assign, merged, read_spec, resolve
 
 Value = str | int | float | bool
+_PLACEHOLDER = re.compile(r"\{([^\W\d]\w*)\}")
 
 
 class Step(Settings):
@@ -32,7 +35,14 @@ class Step(Settings):
 
     def filled(self, values: Mapping[str, Value]) -> Step:
         """The same with the names in braces replaced, and done once."""
-        return Step.model_validate(_filled(self.model_dump(by_alias=True, exclude={"each"}), values))
+        texts = {"name": self.name, "run": self.run} | ({} if self.spec is None else {"spec": self.spec})
+        # Also a name that is no more than a number stays a text, where a setting becomes the number.
+        found = {key: _text(text, values) for key, text in texts.items()} | {"with": _filled(self.settings, values)}
+        _check_filled(f"step {self.name}", found, list(values))
+        try:
+            return resolve(Step, values=found)
+        except SettingsError as error:
+            raise SettingsError(f"step {self.name}: {error}") from error
 
 
 class PipelineSettings(Settings):
@@ -49,12 +59,13 @@ class PipelineSettings(Settings):
 def read_pipeline(spec: str, sets: Sequence[str], out: str | None) -> PipelineSettings:
     """The pipeline of a file, each step as often as it is done; `--set NAME.key=value` changes a setting of a step."""
     found = resolve(PipelineSettings, spec=spec, flags={"out": out} if out else None)
-    values: dict[str, Any] = dict(found.values)
     for assignment in sets:
-        if _is_value(assignment):
-            _check_known(f"--set {assignment}", assignment.partition("=")[0], list(values), "a value")
-            assign(values, assignment)
-    steps = [step for group in _groups(found.steps) for step in _rounds(group, values | {"out": found.out})]
+        _check_assignment(assignment)
+    values = {**_assigned(found.values, filter(_is_value, sets)), "out": found.out}
+    try:
+        steps = [step for group in _groups(found.steps) for step in _rounds(group, values)]
+    except SettingsError as error:
+        raise SettingsError(f"{spec}: {error}") from error
     names = [step.name for step in steps]
     for name in names:
         if names.count(name) > 1:
@@ -80,6 +91,25 @@ def only(steps: Sequence[Step], patterns: Sequence[str]) -> list[Step]:
 def settings_of(step: Step) -> dict[str, Any]:
     """What the command is told: its own spec, and over it what the pipeline says."""
     return merged(read_spec(step.spec) if step.spec else {}, step.settings)
+
+
+def _check_assignment(assignment: str) -> None:
+    """Refuses it by its whole text, before it is taken apart."""
+    said: dict[str, Any] = {}
+    assign(said, assignment)
+    if not _is_value(assignment):
+        _check_filled(f"--set {assignment}", said, [])
+
+
+def _assigned(known: Mapping[str, Value], sets: Iterable[str]) -> dict[str, Value]:
+    values: dict[str, Any] = dict(known)
+    for assignment in sets:
+        name = assignment.partition("=")[0]
+        _check_known(f"--set {assignment}", name, list(values), "a value")
+        assign(values, assignment)
+        if not isinstance(values[name], Value):
+            raise SettingsError(f"--set {assignment}: expected a text (quote it?), a number, true or false")
+    return values
 
 
 def _is_value(assignment: str) -> bool:
@@ -124,11 +154,29 @@ def _check_known(said: str, name: str, known: Sequence[str], what: str) -> None:
 
 def _filled(value: Any, values: Mapping[str, Value]) -> Any:
     if isinstance(value, str):
-        if value[:1] == "{" and value[1:-1] in values and value[-1:] == "}":
-            return values[value[1:-1]]
-        for name, meant in values.items():
-            value = value.replace(f"{{{name}}}", str(meant))
-        return value
+        whole = values.get(value[1:-1]) if value[:1] == "{" and value[-1:] == "}" else None
+        return _text(value, values) if whole is None or isinstance(whole, str) else whole
     if isinstance(value, Mapping):
         return {key: _filled(inner, values) for key, inner in value.items()}
     return [_filled(inner, values) for inner in value] if isinstance(value, list) else value
+
+
+def _text(text: str, values: Mapping[str, Value]) -> str:
+    for name, meant in values.items():
+        text = text.replace(f"{{{name}}}", str(meant))
+    return text
+
+
+def _check_filled(whose: str, value: Any, known: Sequence[str], key: str = "") -> None:
+    """Refuses names in braces that nothing has replaced, but in templates, which have names of their own."""
+    if isinstance(value, str) and (found := _PLACEHOLDER.search(value)):
+        near = difflib.get_close_matches(found[1], known, n=1)
+        hint = f"did you mean {{{near[0]}}}?" if near else f"known names are {', '.join(known) or 'none'}"
+        raise SettingsError(f"{whose}: {key} has {found[0]}, which stands for nothing here; {hint}")
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            if name != "template":
+                _check_filled(whose, inner, known, f"{key}.{name}" if key else str(name))
+    if isinstance(value, list):
+        for inner in value:
+            _check_filled(whose, inner, known, key)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import socket
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal, Protocol
+from urllib.parse import urlsplit
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from pel_ray.errors import PelRayError, ResourceError, StorageError
 from pel_ray.spec import Settings
@@ -35,6 +38,13 @@ class Resources(Settings):
     cpu: bool = False
     """Use no GPU, whatever `gpus` says: a spec for a GPU then runs on a machine without one."""
 
+    @field_validator("gpus")
+    @classmethod
+    def _whole_above_one(cls, gpus: float | Literal["auto"]) -> float | Literal["auto"]:
+        if gpus != "auto" and gpus > 1 and not gpus.is_integer():
+            raise ValueError("a worker takes whole GPUs or a part of one: 1, 2, ... or less than 1, such as 0.5")
+        return gpus
+
 
 @dataclass(frozen=True)
 class Ask:
@@ -56,6 +66,9 @@ QUIET = {
     "RAY_task_events_report_interval_ms": "0",
 }
 """For a Ray of our own, which has no dashboard to show it: each of its processes would take time of the workers."""
+HIDES_GPUS = "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"
+"""Who asks for no GPU sees none: else torch would take one that is promised to somebody else."""
+SECONDS_TO_CONNECT = 10.0
 
 
 @contextmanager
@@ -69,24 +82,66 @@ def ray_session(num_cpus: int | None = None) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    # Who asks for no GPU sees none: else torch would take one that is promised to somebody else.
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")
-    if os.environ.get("RAY_ADDRESS"):
-        ray.init(log_to_driver=False, logging_level=logging.ERROR)
+    if address := os.environ.get("RAY_ADDRESS"):
+        _join(address)
     else:
-        for name, value in QUIET.items():
-            os.environ.setdefault(name, value)
-        ray.init(
-            address="local",
-            num_cpus=num_cpus or _cores(),
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-        )
+        _start(num_cpus or _cores())
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def _start(num_cpus: int) -> None:
+    import ray
+
+    for name, value in (QUIET | {HIDES_GPUS: "1"}).items():
+        os.environ.setdefault(name, value)
+    ray.init(
+        address="local",
+        num_cpus=num_cpus,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+    )
+
+
+def _join(address: str) -> None:
+    import ray
+
+    if address.startswith(("http://", "https://")):
+        raise ResourceError(
+            f"RAY_ADDRESS is {address}, a job server, which cannot be joined. To run there: pel-ray COMMAND --address "
+            f"{address}; to run here: unset RAY_ADDRESS"
+        )
+    try:
+        _check_answers(address)
+        ray.init(runtime_env=_for_workers(), log_to_driver=False, logging_level=logging.ERROR)
+    except (ray.exceptions.AuthenticationError, OSError, RuntimeError, ValueError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise ResourceError(
+            f"RAY_ADDRESS is {address}, but no cluster can be joined there ({reason}). Expected one that this machine "
+            "is a node of, such as head:6379, and its token if it has one (RAY_AUTH_MODE=token with RAY_AUTH_TOKEN or "
+            "RAY_AUTH_TOKEN_PATH). To run here, unset RAY_ADDRESS; to run elsewhere: --address http://head:8265"
+        ) from error
+
+
+def _check_answers(address: str) -> None:
+    """Ray itself would try for minutes, and fill the screen meanwhile."""
+    found = urlsplit(address if "://" in address else f"//{address}")
+    if found.hostname and found.port:
+        socket.create_connection((found.hostname, found.port), SECONDS_TO_CONNECT).close()
+
+
+def _for_workers() -> dict[str, Any]:
+    """What a worker would else have only on nodes of our image, where the environment of its raylet has it.
+
+    A name that the job's own runtime environment has too would be refused; its workers have that one anyway.
+    """
+    job = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")).get("runtime_env") or {}
+    if HIDES_GPUS in (job.get("env_vars") or {}):
+        return {}
+    return {"env_vars": {HIDES_GPUS: os.environ.get(HIDES_GPUS, "1")}}
 
 
 def _cores() -> int:
@@ -107,15 +162,15 @@ def ask_of(resources: Resources, alive: Sequence[Node]) -> Ask:
         raise ResourceError("no node of the cluster has CPUs to work with. Add workers to it")
     # A head without CPUs is another machine than its one worker.
     is_local = len(alive) == 1
-    gpus = _gpus(resources, nodes)
+    gpus = gpus_of_worker(resources, nodes)
     workers = _default_workers(resources, gpus, nodes, is_local) if resources.workers == "auto" else resources.workers
     cpus = _largest_cpus(workers, gpus, nodes) if resources.cpus == "auto" else resources.cpus
     _check_fit(workers, cpus, gpus, nodes)
     return Ask(workers, cpus, gpus, is_local)
 
 
-def _gpus(resources: Resources, nodes: Sequence[Node]) -> float:
-    """Of a worker."""
+def gpus_of_worker(resources: Resources, nodes: Sequence[Node]) -> float:
+    """What is asked for, or one where there are any; GPUs where there are none are refused."""
     most = 0 if resources.cpu else max(node.get("GPU", 0) for node in nodes)
     gpus = float(min(most, 1)) if resources.gpus == "auto" or resources.cpu else float(resources.gpus)
     if gpus and not most:

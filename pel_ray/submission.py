@@ -6,19 +6,21 @@ import asyncio
 import json
 import logging
 import os
+import re
 import shlex
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from pel_ray.authentication import show_token
 from pel_ray.errors import JobError, MissingPackage
 from pel_ray.job_package import Package
 
+Answer = TypeVar("Answer")
 OLDEST_RAY = (2, 50)
 PORTS = {"http": 80, "https": 443}
 SECONDS_TO_CONNECT = 10.0
@@ -103,7 +105,11 @@ class JobServer:
         return text
 
     def last_lines(self, job: str) -> list[str]:
-        return self.log(job).splitlines()[-NUM_LAST_LINES:]
+        """None where the log is out of reach: whoever shows them knows already how the job ended."""
+        try:
+            return self.log(job).splitlines()[-NUM_LAST_LINES:]
+        except JobError:
+            return []
 
     def stop(self, job: str) -> bool:
         """Asks a job to end; False if it had ended already."""
@@ -113,15 +119,21 @@ class JobServer:
 
     def follow(self, job: str, show: Callable[[str], None]) -> JobState:
         """Shows the log as it grows, until the job has ended."""
-        state, num_shown = self.state(job), 0
+        state, num_shown = self._when_back(job, self.state), 0
         while True:
             num_shown = self._tail(job, show, num_shown)
-            state = self._state_when_back(job)
+            state = self._when_back(job, self.state)
             if state.has_ended:
-                # What was written between the last look at the log and the end.
-                show(self.log(job)[num_shown:])
+                show(self._rest_of_log(job, num_shown))
                 return state
             time.sleep(SECONDS_BETWEEN_LOOKS)
+
+    def _rest_of_log(self, job: str, num_shown: int) -> str:
+        """What was written between the last look at the log and the end; how the job ended must not be lost with it."""
+        try:
+            return self._when_back(job, self.log)[num_shown:]
+        except JobError as error:
+            return f"pel-ray: job {job} has ended, but the last of its log is lost: {error}\n"
 
     def _tail(self, job: str, show: Callable[[str], None], num_shown: int) -> int:
         """Shows what is new for as long as the connection holds; returns how many characters were shown in all."""
@@ -143,13 +155,13 @@ class JobServer:
             logging.getLogger(__name__).debug("lost the log of %s", job)
         return num_shown
 
-    def _state_when_back(self, job: str) -> JobState:
+    def _when_back(self, job: str, ask: Callable[[str], Answer]) -> Answer:
         deadline = time.monotonic() + SECONDS_TO_RECONNECT
         while True:
             try:
-                return self.state(job)
+                return ask(job)
             except JobError as error:
-                if not isinstance(error.__cause__, OSError):
+                if not _may_pass(error.__cause__):
                     raise
                 if time.monotonic() > deadline:
                     raise JobError(
@@ -208,7 +220,11 @@ def _connect(address: str) -> Any:
     client_class = _client_class()
     with _explained(address), _environment_for(address):
         socket.create_connection(where, SECONDS_TO_CONNECT).close()
-        client = client_class(address)
+        try:
+            client = client_class(address)
+        except (KeyError, TypeError) as error:
+            # Ray's client takes any JSON for that of a job server.
+            raise ValueError("its answer names no version of Ray") from error
     version = str(getattr(client, "_server_ray_version", None) or "")
     if version and tuple(int(part) for part in version.split(".")[:2]) < OLDEST_RAY:
         raise JobError(
@@ -278,15 +294,21 @@ def _explained(address: str, job: str = "") -> Iterator[None]:
 
 
 def _refusal(address: str, problem: str) -> str:
-    if problem.startswith("Authentication required"):
+    # How Ray words a 403; with a token to look for and none found, it refuses before it asks the cluster.
+    if problem.startswith("Authentication failed"):
         return (
-            f"the cluster at {address} wants a token and got none. Set RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH to a "
-            "file that holds it"
+            f"the cluster at {address} refuses this token: it has another. Compare RAY_AUTH_TOKEN or the file of "
+            "RAY_AUTH_TOKEN_PATH (else ~/.ray/auth_token) with the head's"
         )
     return (
-        f"the cluster at {address} refuses this token: it has another. Compare RAY_AUTH_TOKEN or the file of "
-        "RAY_AUTH_TOKEN_PATH (else ~/.ray/auth_token) with the head's"
+        f"the cluster at {address} wants a token and got none. Set RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH to a file "
+        "that holds it"
     )
+
+
+def _may_pass(problem: BaseException | None) -> bool:
+    """Whether a server was away, or what is before it said so for it (5xx), rather than that it refused."""
+    return isinstance(problem, OSError) or bool(re.match(r"Request failed with status code 5\d\d\b", str(problem)))
 
 
 def _request_problem(address: str, job: str, problem: str) -> str:

@@ -111,11 +111,11 @@ class Texts:
         self._tokenizer = tokenizer
         self._settings = settings
         self._parts = parse_template(settings.template)
-        self._literals = {part.literal: self._pieces([part.literal])[0] for part in self._parts if part.literal}
-        self._fields = [field for field in FIELDS if any(part.field == field for part in self._parts)]
+        self._literals = {part.literal: self._literal(part.literal) for part in self._parts if part.literal}
+        self.fields = [field for field in FIELDS if any(part.field == field for part in self._parts)]
         fixed = sum(len(self._literals.get(part.literal, [])) + bool(part.separator) for part in self._parts)
         self._room = settings.entity_length - 2 - fixed
-        if self._room < len(self._fields):
+        if self._room < len(self.fields):
             raise SettingsError(
                 f"entity_length {settings.entity_length} leaves no room for the fields of template "
                 f"{settings.template!r}, whose separators and words take {2 + fixed} pieces"
@@ -123,8 +123,8 @@ class Texts:
 
     def entities(self, rows: Sequence[Mapping[str, Any]]) -> list[list[int]]:
         """The word pieces of entity texts; a row has the columns of kb/."""
-        pieces = {field: self._pieces([_field_text(row, field) for row in rows]) for field in self._fields}
-        return [self._entity({field: pieces[field][number] for field in self._fields}) for number in range(len(rows))]
+        pieces = {field: self._pieces([_field_text(row, field) for row in rows]) for field in self.fields}
+        return [self._entity({field: pieces[field][number] for field in self.fields}) for number in range(len(rows))]
 
     def _entity(self, pieces: dict[str, list[int]]) -> list[int]:
         limits = _limits({field: len(ids) for field, ids in pieces.items()}, self._room)
@@ -163,11 +163,21 @@ class Texts:
             markers.sep,
         ]
 
-    def _pieces(self, texts: list[str]) -> list[list[int]]:
+    def _literal(self, words: str) -> list[int]:
+        """Of the template, whose author may want a [MASK]."""
+        return self._pieces([words], with_special_tokens=True)[0]
+
+    def _pieces(self, texts: list[str], *, with_special_tokens: bool = False) -> list[list[int]]:
+        """A [SEP] that somebody wrote is text like any other, unless special tokens are meant."""
         if not texts:
             return []
         encoded = self._tokenizer(
-            texts, add_special_tokens=False, return_attention_mask=False, return_token_type_ids=False, verbose=False
+            texts,
+            add_special_tokens=False,
+            split_special_tokens=not with_special_tokens,
+            return_attention_mask=False,
+            return_token_type_ids=False,
+            verbose=False,
         )
         return encoded["input_ids"]
 

@@ -144,9 +144,12 @@ class TrainingData:
         )
 
     def _allowed(self, numbers_B: np.ndarray, rows_U: np.ndarray) -> np.ndarray:
+        """Which entities may be negatives of a mention: those of its pool that are neither gold nor namesake."""
         allowed_BU = np.ones((len(numbers_B), len(rows_U)), bool)
         bad = self.excluded.take(numbers_B)
         places = np.minimum(np.searchsorted(rows_U, bad.values), len(rows_U) - 1)
         is_here = rows_U[places] == bad.values
         allowed_BU[bad.owners[is_here], places[is_here]] = False
+        if self.pools.pool_N is not None:
+            allowed_BU &= self.pool_M[numbers_B][:, None] == self.pools.pool_N[rows_U]
         return allowed_BU

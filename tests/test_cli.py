@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 import pytest
+import yaml
 
 import pel_ray as package
 from pel_ray.cli import COMMANDS, cli
@@ -212,6 +213,20 @@ def test_the_quickstart_goes_from_hpo_to_links_and_a_report(pel_ray: RunCommand,
     assert pel_ray("quickstart", *less).out.count("already done") == first.out.count("rows, done in")
     other = pel_ray("quickstart", "--set", "data.seed=7").error
     assert "seed is 13 there and 7 here" in other and "mentions is" not in other
+    # And the specs that start from what it leaves.
+    jobs = Path(__file__).parent.parent / "jobs"
+    encode = ["encode-kb", "--spec", jobs / "encode-kb.yaml", "--set", "model.layers=1", "--entity-length", "8"]
+    assert "rate of a worker here" in pel_ray(*encode, "--plan").out
+    assert "runs/hpo/vectors: vectors, " in pel_ray(*encode).out
+    mine = ["mine", "--spec", jobs / "mine.yaml", "--num-negatives", "2"]
+    assert "runs/hpo/negatives: negatives, " in pel_ray(*mine).out
+
+
+def test_the_quickstart_takes_the_resources_that_its_errors_name(pel_ray: RunCommand) -> None:
+    plain, told = (
+        yaml.safe_load(pel_ray("quickstart", "--plan", *more).out) for more in ([], ["--cpu", "--cpus", "1"])
+    )
+    assert told == plain | {"resources": plain["resources"] | {"cpu": True, "cpus": 1}}
 
 
 def test_the_quickstart_without_its_package_says_what_to_install(

@@ -140,6 +140,35 @@ def test_a_mention_has_its_candidates_with_their_scores_and_random_entities_with
     assert turns == {7, 9}
 
 
+@pytest.mark.parametrize("by_world", [False, True])
+@pytest.mark.parametrize("seed", range(5))
+def test_in_batch_negatives_are_of_the_pool_and_neither_gold_nor_namesake(by_world: bool, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    worlds = ["castles", "ships"] * 10
+    golds = [rng.choice(20, size, replace=False).tolist() for size in (1, 2, 1, 2, 1)]
+    namesakes = [rng.choice(20, size).tolist() for size in (3, 0, 1, 2, 5)]
+    world_of = [worlds[mention_golds[0]] for mention_golds in golds]
+    pools = Pools.by_world(worlds) if by_world else Pools.whole(len(worlds))
+    data = TrainingData(
+        rows_M=np.arange(5),
+        texts=Pieces.of([[1]] * 5),
+        golds=Ragged.of(golds),
+        excluded=Ragged.of(golds).joined(Ragged.of(namesakes)),
+        pool_M=pools.of_worlds(world_of),
+        pools=pools,
+        entities=Numbers(),  # type: ignore[arg-type]
+        hard=None,
+    )
+    numbers = rng.permutation(5)[:4].tolist()
+    batch, _ = data.batch(np.array(numbers), 13, seed, NegativeSettings(num_negatives=2, in_batch=True))
+    expected = []
+    for number in numbers:
+        bad = {*golds[number], *namesakes[number]}
+        pool = {row for row in range(20) if not by_world or worlds[row] == world_of[number]}
+        expected.append([row in pool and row not in bad for row in batch.entities.flat.tolist()])
+    assert batch.allowed_BU is not None and batch.allowed_BU.tolist() == expected
+
+
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory, ray_here: None) -> Path:
     """The ranking set, and a `ranker` that has learnt nothing but is sure."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -11,12 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import torch
 
-from pel_ray.errors import PelRayError, ResourceError
+from pel_ray.artifacts import Input, Request, building
+from pel_ray.encoder import BiEncoder
+from pel_ray.errors import ArtifactError, PelRayError, ResourceError, SettingsError
 from pel_ray.shard_encoder import ShardEncoder
 from pel_ray.steps import encode_kb as step
-from pel_ray.steps.encode_kb import EncodeSettings, encode_kb
+from pel_ray.steps.encode_kb import EncodePlan, EncodeSettings, encode_kb
+from pel_ray.steps.encode_plan import estimate
 from pel_ray.storage import locate
 from pel_ray.vectors import Shard, VectorFolder
 from tests.conftest import RunCommand
@@ -192,6 +199,16 @@ def test_reuse_of_another_model_or_setting_is_refused(home: Path, undisturbed: d
     assert not (changed / "new").exists()
 
 
+def test_a_finished_reuse_needs_the_old_vectors_no_more(
+    home: Path, undisturbed: dict[str, bytes], tmp_path: Path
+) -> None:
+    shutil.copytree(home / "undisturbed", tmp_path / "old")
+    asked = settings(home, tmp_path / "new", reuse=str(tmp_path / "old"))
+    assert encode_kb(asked).manifest.counts["encoded"] == 0
+    shutil.rmtree(tmp_path / "old")
+    assert not encode_kb(asked).is_new
+
+
 class KillingEncoder(ShardEncoder):
     """Dies at one shard, as a worker does that runs out of memory."""
 
@@ -279,6 +296,111 @@ def test_the_plan_estimates_and_does_nothing(home: Path, pel_ray: RunCommand) ->
     result = pel_ray("encode-kb", home / "set", "--out", "out", "--encoder", home / "tiny", "--plan")
     assert result.code == 0 and "texts/s (calibrated on 256 texts)" in result.out and "1,200 in 1 shards" in result.out
     assert not Path("out").exists()
+
+
+def lines_of(asked: EncodeSettings) -> dict[str, str]:
+    return dict(estimate(asked))
+
+
+def finish_by_hand(asked: EncodeSettings, num_shards: int) -> None:
+    """Leaves the names of finished shards, as a killed driver does."""
+    plan = EncodePlan(asked)
+    job = plan.job(1)
+    Path(plan.out.path).mkdir()
+    for shard in plan.shards[:num_shards]:
+        for name in (job.receipt_file(shard).name, *job.result_names(shard)):
+            (Path(plan.out.path) / name).touch()
+
+
+def write_negatives(folder: Path, kb: str, golds: list[int]) -> str:
+    """What `mine` leaves of a KB with this fingerprint, with entity 0 as the only negative."""
+    request = Request(kind="negatives", inputs={"kb": Input(path="", digest=kb)}, settings={})
+    with building(locate(folder), request) as work, work.writing("part-00000", ".parquet") as stream:
+        pq.write_table(pa.table({"gold_rows": [golds], "entity_rows": [[0]]}), stream)
+    return str(folder)
+
+
+def test_the_plan_leaves_out_finished_shards_and_entities_that_were_not_asked_for(home: Path, tmp_path: Path) -> None:
+    assert lines_of(settings(home, tmp_path / "all"))["entities"] == "1,200 in 75 shards"
+    finish_by_hand(settings(home, tmp_path / "begun"), num_shards=70)
+    begun = lines_of(settings(home, tmp_path / "begun"))
+    assert begun["entities"] == "1,200 in 75 shards, 80 of them to encode"
+    assert begun["texts"].startswith("about 80,")
+    kb = EncodePlan(settings(home, tmp_path / "all")).kb.manifest.request.fingerprint
+    only = write_negatives(tmp_path / "negatives", kb, golds=[16, 17, 1199])
+    few = settings(home, tmp_path / "few", only=only)
+    assert lines_of(few)["entities"] == "1,200 in 75 shards, 4 of them to encode"
+    # Of shards 0 and 1 with entities 0, 16 and 17, the first is done.
+    finish_by_hand(few, num_shards=1)
+    assert lines_of(few)["texts"].startswith("about 3,")
+
+
+def test_the_plan_of_finished_vectors_has_nothing_to_encode(home: Path, undisturbed: dict[str, bytes]) -> None:
+    lines = lines_of(settings(home, home / "undisturbed"))
+    assert lines["already done"] == "yes" and lines["entities"].endswith("0 of them to encode")
+
+
+def test_the_plan_says_that_reused_vectors_make_it_shorter(
+    home: Path, undisturbed: dict[str, bytes], tmp_path: Path
+) -> None:
+    assert "unchanged" in lines_of(settings(home, tmp_path / "new", reuse=str(home / "undisturbed")))["time"]
+    assert "unchanged" not in lines_of(settings(home, tmp_path / "new"))["time"]
+
+
+@pytest.mark.parametrize(
+    ("resources", "expected"),
+    [({"workers": 2, "cpus": 1}, 1), ({"workers": 2}, 2), ({"workers": 1}, 4), ({"cpus": 3}, 3)],
+)
+def test_the_plan_measures_with_the_threads_of_a_worker(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resources: dict[str, int], expected: int
+) -> None:
+    threads, encode = set(), BiEncoder.encode
+
+    def encode_and_tell(*arguments: Any, **options: Any) -> np.ndarray:
+        threads.add(torch.get_num_threads())
+        return encode(*arguments, **options)
+
+    monkeypatch.setattr(BiEncoder, "encode", encode_and_tell)
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        estimate(settings(home, tmp_path / "out", resources=resources))
+        assert threads == {expected} and torch.get_num_threads() == 4
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("text", "more", "expected"),
+    [
+        ({"template": "synonyms and more words {title}", "entity_length": 8}, {}, "leaves no room for the fields"),
+        ({"template": "{types} [SEP] {synonyms}"}, {"views": "synonyms"}, "has no {title} for a synonym to stand in"),
+    ],
+)
+def test_a_template_that_does_not_fit_is_refused_before_anything_starts(
+    home: Path, tmp_path: Path, text: dict[str, Any], more: dict[str, Any], expected: str
+) -> None:
+    model = {"encoder": str(home / "tiny"), "text": text}
+    with pytest.raises(SettingsError, match=expected):
+        EncodePlan(settings(home, tmp_path / "out", model=model, **more))
+
+
+def test_a_template_without_title_does_for_one_view(home: Path, tmp_path: Path) -> None:
+    model = {"encoder": str(home / "tiny"), "text": {"template": "{types}"}}
+    assert EncodePlan(settings(home, tmp_path / "out", model=model)).done is None
+
+
+def test_a_kb_without_rows_is_refused(home: Path, tmp_path: Path) -> None:
+    with building(locate(tmp_path / "kb"), Request(kind="kb", inputs={}, settings={})) as work:
+        work.counts["rows"] = 0
+    with pytest.raises(ArtifactError, match="kb has no rows"):
+        encode_kb(settings(home, tmp_path / "out", kb=str(tmp_path / "kb")))
+
+
+def test_negatives_of_another_kb_are_no_pool(home: Path, tmp_path: Path) -> None:
+    only = write_negatives(tmp_path / "negatives", "another", golds=[1])
+    with pytest.raises(ArtifactError, match="was mined from another KB"):
+        encode_kb(settings(home, tmp_path / "out", only=only))
 
 
 def test_progress_is_lines_where_there_is_no_terminal(

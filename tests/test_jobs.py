@@ -10,18 +10,21 @@ import shlex
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from pel_ray import submission
 from pel_ray.cli.jobs import command_of
-from pel_ray.errors import InputError, SettingsError
+from pel_ray.errors import InputError, JobError, SettingsError
 from pel_ray.job_package import make_package
 from pel_ray.storage import locate
-from pel_ray.submission import JobState
+from pel_ray.submission import JobServer, JobState
 from pel_ray.vectors import VectorFolder
 from tests.conftest import RunCommand
 from tests.killing import SECONDS, wait_for
@@ -34,6 +37,7 @@ from tests.samples import KB_ROWS, write_jsonl
 pytestmark = pytest.mark.jobs
 
 JOBS = Path(__file__).parent.parent / "jobs"
+NOBODY = 65534
 
 
 @pytest.fixture(scope="module")
@@ -172,6 +176,34 @@ def test_a_job_that_fails_again_leaves_its_exit_code_and_its_last_lines(cluster:
     assert run(cluster, "logs", "--follow", job, cwd=project, RAY_API_SERVER_ADDRESS=cluster.address).returncode == 1
 
 
+VISIBLE = """
+import os
+import ray
+from pel_ray.runtime import ray_session
+with ray_session():
+    look = ray.remote(lambda: os.environ.get("CUDA_VISIBLE_DEVICES"))
+    print("visible", repr(ray.get(look.remote())))
+"""
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_who_asks_for_no_gpu_sees_none_on_nodes_that_know_nothing_of_us(
+    cluster: Cluster, tmp_path: Path, named: bool
+) -> None:
+    (tmp_path / "visible.py").write_text(VISIBLE)
+    # Ray takes no name twice, from the job and from what runs in it.
+    environment = {"env_vars": {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1"}} if named else {}
+    words = ["ray", "job", "submit", "--address", cluster.address, "--working-dir", "."]
+    words += ["--runtime-env-json", json.dumps(environment), "--", sys.executable, "visible.py"]
+    here = [sys.executable, "visible.py"]
+    joined = {"RAY_ADDRESS": f"127.0.0.1:{cluster.gcs_port}", "PYTHONPATH": str(JOBS.parent)}
+    for command, more in ((words, {}), (here, joined)):
+        done = subprocess.run(
+            command, env=cluster.environment | more, cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS
+        )
+        assert done.returncode == 0 and "visible ''" in done.stdout, done.stdout + done.stderr
+
+
 def test_a_stopped_job_ends_and_is_listed_as_stopped(cluster: Cluster, project: Path) -> None:
     (job,) = run_code(cluster, "print(server.submit('sleep 300', package))", project)
     address = ["--address", cluster.address]
@@ -256,15 +288,16 @@ def test_a_submitted_job_survives_a_killed_node(cluster: Cluster, shared: Path, 
     np.testing.assert_allclose(vectors_in(out), expected, atol=1e-3)
 
 
-@pytest.fixture(params=["2.9.3", "", None])
-def other_server(request: pytest.FixtureRequest) -> Iterator[tuple[str, str | None]]:
-    """A web server that says it is an old Ray, says nothing, or knows nothing."""
+@contextmanager
+def web_server(answer: Callable[[str], tuple[int, str]]) -> Iterator[str]:
+    """The address of a server that gives a status and a text for each path."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(404 if request.param is None else 200)
+            status, text = answer(self.path)
+            self.send_response(status)
             self.end_headers()
-            self.wfile.write(json.dumps({"ray_version": request.param}).encode() if request.param else b"hello")
+            self.wfile.write(text.encode())
 
         def log_message(self, format: str, *arguments: object) -> None:
             pass
@@ -272,19 +305,97 @@ def other_server(request: pytest.FixtureRequest) -> Iterator[tuple[str, str | No
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        yield f"http://127.0.0.1:{server.server_port}", request.param
-        server.shutdown()
-        thread.join()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
+@pytest.mark.parametrize(
+    ("status", "text", "expected"),
+    [
+        (200, '{"ray_version": "2.9.3"}', "runs Ray 2.9.3"),
+        (200, "hello", "does not answer as Ray"),
+        (200, "{}", "does not answer as Ray"),
+        (200, "[]", "does not answer as Ray"),
+        (200, '{"ray_version": null}', "does not answer as Ray"),
+        (404, "hello", "no job server of Ray"),
+    ],
+)
 def test_an_address_without_a_fitting_server_is_one_line(
-    other_server: tuple[str, str | None], pel_ray: RunCommand, monkeypatch: pytest.MonkeyPatch
+    pel_ray: RunCommand, monkeypatch: pytest.MonkeyPatch, status: int, text: str, expected: str
 ) -> None:
-    address, version = other_server
     # What is in the environment must not win over the address that was given.
     monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:1")
-    error = pel_ray("status", "--address", address).error
-    assert {"2.9.3": "runs Ray 2.9.3", "": "does not answer as Ray", None: "no job server of Ray"}[version] in error
+    with web_server(lambda _: (status, text)) as address:
+        assert expected in pel_ray("status", "--address", address).error
+
+
+def test_a_missing_token_is_not_called_a_wrong_one(tmp_path: Path) -> None:
+    environment = environment_without_ray() | {"HOME": str(tmp_path), "RAY_AUTH_MODE": "token"}
+    with web_server(lambda _: (200, "{}")) as address:
+        command = [sys.executable, "-m", "pel_ray", "status", "--address", address]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS)
+    assert done.returncode == 1 and len(done.stderr.splitlines()) == 1, done
+    assert "wants a token and got none. Set RAY_AUTH_TOKEN" in done.stderr
+
+
+class FailingServer:
+    """A job server of one job, which ends with exit code 3; some requests get another answer before, or always."""
+
+    def __init__(self, before: dict[str, list[int]], always: dict[str, int]) -> None:
+        self._before, self._always = before, always
+
+    def __call__(self, path: str) -> tuple[int, str]:
+        if path == "/api/version":
+            return 200, json.dumps({"ray_version": "2.60.0"})
+        name = path.removeprefix("/api/jobs/")
+        status = self._before[name].pop(0) if self._before.get(name) else self._always.get(name, 200)
+        if status != 200 or name == "job/logs/tail":
+            return status, "not now"
+        if name == "job/logs":
+            return 200, json.dumps({"logs": "all of it\n"})
+        info = {"type": "SUBMISSION", "submission_id": "job", "entrypoint": "pel-ray", "status": "FAILED"}
+        return 200, json.dumps(info | {"driver_exit_code": 3})
+
+
+@pytest.mark.filterwarnings("ignore:ssl=None is deprecated:DeprecationWarning")  # Of how Ray calls aiohttp.
+@pytest.mark.parametrize(
+    ("before", "always", "shown"),
+    [
+        ({"job": [503, 502]}, {}, "all of it\n"),
+        ({"job": [200, 500]}, {}, "all of it\n"),
+        ({"job/logs": [503]}, {}, "all of it\n"),
+        ({}, {"job/logs": 503}, "the last of its log is lost"),
+        ({}, {"job/logs": 404}, "the last of its log is lost"),
+    ],
+)
+def test_a_server_that_fails_for_a_moment_hides_neither_the_end_of_a_job_nor_its_code(
+    monkeypatch: pytest.MonkeyPatch, before: dict[str, list[int]], always: dict[str, int], shown: str
+) -> None:
+    monkeypatch.setattr(submission, "SECONDS_BETWEEN_LOOKS", 0.01)
+    monkeypatch.setattr(submission, "SECONDS_TO_RECONNECT", 0.2)
+    lines: list[str] = []
+    with web_server(FailingServer(before, always)) as address:
+        server = JobServer(address)
+        assert server.follow("job", lines.append).code == 3
+        assert server.last_lines("job") == ([] if always else ["all of it"])
+    assert shown in "".join(lines)
+
+
+@pytest.mark.filterwarnings("ignore:ssl=None is deprecated:DeprecationWarning")  # Of how Ray calls aiohttp.
+def test_a_job_server_that_never_answers_again_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submission, "SECONDS_BETWEEN_LOOKS", 0.01)
+    monkeypatch.setattr(submission, "SECONDS_TO_RECONNECT", 0.2)
+    with (
+        web_server(FailingServer({}, {"job": 503})) as address,
+        pytest.raises(JobError, match="lost the job server .* while job job ran"),
+    ):
+        JobServer(address).follow("job", str)
+
+
+def test_what_is_no_address_of_a_job_server_is_one_line(pel_ray: RunCommand) -> None:
     nobody = f"http://127.0.0.1:{free_port()}"
     assert f"no job server answers at {nobody}" in pel_ray("status", "--address", nobody).error
     for wrong in ("head:8265", "http://[::1", "http://head:none", "http://head:99999", "ray://head:10001"):
@@ -314,6 +425,46 @@ def test_the_package_holds_code_and_no_data(project: Path) -> None:
     with pytest.raises(InputError, match=r"The largest are jobs \(0.0 MiB\).*--exclude PATTERN"):
         make_package(project, max_bytes=10)
     assert set(make_package(project, ["code*"]).sizes) == {"jobs/encode.yaml", ".gitignore"}
+
+
+@pytest.mark.parametrize("folder", ["", "notes", "node_modules"])
+def test_an_ignore_file_that_is_no_text_is_named(project: Path, folder: str) -> None:
+    (project / folder).mkdir(exist_ok=True)
+    (project / folder / ".gitignore").write_bytes(b"caf\xe9\n")
+    with pytest.raises(InputError, match=r"its \.gitignore is not UTF-8 text.*--exclude PATTERN") as error:
+        make_package(project)
+    assert str(error.value).startswith(f"{project / folder}: ")
+
+
+@pytest.fixture
+def without_rights() -> Iterator[Path]:
+    """A working directory, and for as long as the test runs a user who owns it and is not root."""
+    with tempfile.TemporaryDirectory(prefix="pel-ray-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        make_package(folder)
+        is_root = os.geteuid() == 0
+        if is_root:
+            os.chown(folder, NOBODY, -1)
+            os.seteuid(NOBODY)
+        try:
+            yield folder
+        finally:
+            if is_root:
+                os.seteuid(0)
+            for path in folder.rglob("*"):
+                path.chmod(0o700)
+
+
+def test_what_may_not_be_read_is_named(without_rights: Path) -> None:
+    (without_rights / "outer" / "inner").mkdir(parents=True)
+    (without_rights / "secret.txt").touch(mode=0)
+    with pytest.raises(InputError, match="secret.txt: cannot be read .Permission denied.*--exclude PATTERN"):
+        make_package(without_rights)
+    for mode in (0o000, 0o300):
+        (without_rights / "outer" / "inner").chmod(mode)
+        with pytest.raises(InputError, match="outer/inner: cannot be read .Permission denied.*--exclude PATTERN"):
+            make_package(without_rights, ["secret.txt"])
+        assert not make_package(without_rights, ["secret.txt", "outer"]).sizes
 
 
 @pytest.mark.parametrize(
@@ -368,6 +519,8 @@ def test_a_spec_says_which_command_it_is_for(tmp_path: Path) -> None:
         name, *rest = command_of([str(spec), "--plan"])
         assert rest[-2:] == [str(spec), "--plan"], spec
         assert f"pel-ray {shlex.join([name, *rest[:-2]])}" in spec.read_text(), spec
+    uri = (JOBS / "encode-kb.yaml").as_uri()
+    assert command_of([uri]) == ["encode-kb", "--spec", uri]
     silent = tmp_path / "silent.yaml"
     silent.write_text("# Command   pel-ray train --spec other.yaml\nout: x\n")
     with pytest.raises(SettingsError, match="does not say which command it is for"):

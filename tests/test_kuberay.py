@@ -226,6 +226,44 @@ def test_a_spec_goes_into_the_manifest_word_for_word(pel_ray: RunCommand, tmp_pa
     assert words == ["pel-ray", "okb", *given, "--seed", "3"]
 
 
+def test_only_the_same_job_has_the_same_name(pel_ray: RunCommand, tmp_path: Path) -> None:
+    paths = ["nil.yaml", "open/nil.yaml", f"{'long' * 20}.yaml"]
+    for number, path in enumerate(paths):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(f"{OKB}seed: {number}\n")
+
+    def name(*words: str) -> str:
+        assert pel_ray("submit", "--kuberay", "job.yaml", "--", *words).code == 0
+        for document in documents(tmp_path / "job.yaml"):
+            check(document)
+        return str(document["metadata"]["name"])
+
+    jobs = [JOB, [*JOB, "--cpu"], *(["okb", "--spec", path] for path in paths)]
+    names = [name(*words) for words in jobs]
+    assert names == [name(*words) for words in jobs]
+    (tmp_path / "nil.yaml").write_text(f"{OKB}seed: 9\n")
+    assert len({*names, name("okb", "--spec", "nil.yaml")}) == len(jobs) + 1
+    assert max(map(len, names)) <= 40 and names[0].startswith("pel-ray-encode-kb-")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "okb /shared/a --out /shared/b --by types --types okb",
+        "evaluate /shared/a --vectors /shared/v --out /shared/b --split test --train-split train",
+        "encode-kb /shared/a --out /shared/b --template synonyms --pooling mean",
+        "run split.yaml",
+    ],
+)
+def test_a_word_is_not_taken_for_the_folder_of_that_name(pel_ray: RunCommand, tmp_path: Path, words: str) -> None:
+    for folder in ("types", "okb", "test", "train", "synonyms", "mean"):
+        (tmp_path / folder).mkdir()
+    step = "{name: a, run: evaluate, with: {data: /shared/a, vectors: /shared/v, out: /shared/b, split: test}}"
+    (tmp_path / "split.yaml").write_text(f"out: /shared/made\nsteps: [{step}]\n")
+    result = pel_ray("submit", "--kuberay", "job.yaml", "--", *words.split())
+    assert result.code == 0, result.err
+
+
 PIPELINE = """\
 out: /shared/made
 steps:
@@ -267,6 +305,10 @@ def test_a_pipeline_takes_along_the_specs_of_its_steps_and_what_they_extend(
     ("words", "said"),
     [
         (["run", "pipeline.yaml", "--out", "made"], "out made: a relative folder would be"),
+        (["encode-kb", "/shared/kb", "--out", "/shared/v", "--encoder", "a"], "encoder a: is here but does not go"),
+        (["encode-kb", "/shared/kb", "--out", "/shared/v", "--reuse", "a"], "reuse a: is here but does not go"),
+        (["import", "jsonl", "--kb", "unused.yaml", "--out", "/shared/v"], "kb unused.yaml: is here but does not go"),
+        (["link", "/shared/run", "--model", "a", "--out", "/shared/v"], "model a: is here but does not go"),
         (["okb", "--spec", "../else.yaml"], "else.yaml: is outside of the working directory"),
         (["okb", "--spec", "/{folder}/else.yaml"], "is a file of this machine"),
         (["okb", "--spec", "large.yaml"], "a ConfigMap holds job specs of 204,800 at most"),

@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from pel_ray import ModelSettings, load_model
 from pel_ray.artifacts import Request, building, read_manifest
-from pel_ray.errors import PelRayError
+from pel_ray.errors import PelRayError, ResourceError
 from pel_ray.formats import linking
 from pel_ray.formats.linking import without_marks
 from pel_ray.linker import Link, Linker
@@ -384,6 +385,30 @@ class WaitingLinker(ShardLinker):
 linking.GROUP_MENTIONS, link.GROUPS_PER_SHARD, link.ShardLinker = 7, 2, WaitingLinker
 cli.main(sys.argv[1:])
 """
+
+
+@pytest.mark.parametrize(
+    ("asked", "visible"), [({"cpu": True}, ""), ({"cpu": True, "gpus": 1}, ""), ({"gpus": 0}, ""), ({}, "0,1")]
+)
+def test_a_stream_that_asks_for_no_gpu_sees_none(
+    home: Path, monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any], visible: str
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    seen: list[str] = []
+
+    def linker(*arguments: Any) -> Linker:
+        seen.append(os.environ["CUDA_VISIBLE_DEVICES"])
+        return Linker(*arguments)
+
+    monkeypatch.setattr(link_step, "Linker", linker)
+    streamed(settings(home, resources=ONE_WORKER | asked))
+    assert seen == [visible] and os.environ["CUDA_VISIBLE_DEVICES"] == "0,1"
+
+
+def test_a_stream_is_refused_a_gpu_where_there_is_none(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ResourceError, match="gpus is 1, but there is no GPU here. Pass --cpu to run on CPUs"):
+        streamed(settings(home, resources=ONE_WORKER | {"gpus": 1}))
 
 
 @pytest.mark.workers

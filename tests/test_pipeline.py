@@ -92,6 +92,24 @@ def test_plan_shows_every_setting_and_starts_nothing(files: None, tmp_path: Path
         ("name: index", "name: data", "two steps are called 'data'"),
         ("name: index", "nmae: index", "did you mean 'name'"),
         ("steps:", "stps:", "did you mean 'steps'"),
+        (
+            "name: index",
+            "name: '{otu}'",
+            "step {otu}: name has {otu}, which stands for nothing here; did you mean {out}?",
+        ),
+        (
+            "run: index",
+            "run: '{command}'",
+            "step index: run has {command}, which stands for nothing here; known names are",
+        ),
+        ("encode.yaml", "'{otu}.yaml'", "step vectors: spec has {otu}"),
+        ("{out}/index", "{otu}/index", "pipeline.yaml: step index: with.out has {otu}"),
+        ("layers: 1", "encoder: ['{otu}']", "step vectors: with.model.encoder has {otu}"),
+        (
+            "name: index",
+            "for: {x: ['']}\n    name: '{x}'",
+            "step {x}: name is '': string should have at least 1 character",
+        ),
     ],
 )
 def test_a_bad_pipeline_is_refused_before_anything_starts(
@@ -108,10 +126,24 @@ def test_a_bad_pipeline_is_refused_before_anything_starts(
         (("--set", "vector.store=fp32"), "'vector' is not a step of this pipeline, which has data, vectors, index"),
         (("--only", "vec"), "'vec' is not a step of this pipeline"),
         (("--set", "seed=3"), "'seed' is not a value of this pipeline, which has none"),
+        (
+            ("--set", "vectors.out=x/{out}"),
+            "vectors.out has {out}, which stands for nothing here; known names are none",
+        ),
     ],
 )
 def test_what_is_named_must_be_there(files: None, pel_ray: RunCommand, words: tuple[str, ...], said: str) -> None:
     assert said in pel_ray("run", "pipeline.yaml", *words).error
+
+
+def test_a_template_keeps_its_own_names_in_braces(files: None, tmp_path: Path, pel_ray: RunCommand) -> None:
+    own = "{title} [SEP] {types}"
+    inner = f"model: {{text: {{template: '{own}'}}}}"
+    (tmp_path / "pipeline.yaml").write_text(PIPELINE.replace("model: {layers: 1}", inner))
+    plan = ["run", "pipeline.yaml", "--plan"]
+    for words, expected in (([], own), (["--set", "vectors.model.text.template='{title}'"], "{title}")):
+        shown = yaml.safe_load(pel_ray(*plan, *words).out)
+        assert shown[1]["with"]["model"]["text"]["template"] == expected
 
 
 TABLE = """\
@@ -159,6 +191,34 @@ def test_a_step_with_a_dot_in_its_name_is_set_by_name_and_by_pattern(
     shown = yaml.safe_load(pel_ray("run", "table.yaml", "--plan", *sets).out)
     found = {step["name"]: (step["with"]["model"]["layers"], step["with"]["store"]) for step in shown[0:-1:2]}
     assert found == {"a-0.1": (6, "fp32"), "a-0.2": (2, "fp32"), "b-0.1": (1, "fp16"), "b-0.2": (2, "fp16")}
+
+
+def test_a_number_is_a_name_and_a_spec_too(table: None, tmp_path: Path, pel_ray: RunCommand) -> None:
+    (tmp_path / "table.yaml").write_text(TABLE.replace('"{row}-{layers}"', '"{layers}"').replace("[a, b]", "[7]"))
+    (tmp_path / "7.yaml").write_text("extends: encode.yaml\nstore: fp32\n")
+    shown = yaml.safe_load(pel_ray("run", "table.yaml", "--plan", "--set", "2.store=fp16").out)
+    assert [step["name"] for step in shown[:-1:2]] == ["1", "2"]
+    assert [step["with"]["store"] for step in shown[:-1:2]] == ["fp32", "fp16"]
+    assert [step["with"]["model"]["layers"] for step in shown[:-1:2]] == [1, 2]
+
+
+def test_a_value_may_be_made_of_another(table: None, tmp_path: Path, pel_ray: RunCommand) -> None:
+    (tmp_path / "table.yaml").write_text(TABLE.replace("toy/kb", '"{out}/kb"'))
+    shown = yaml.safe_load(pel_ray("run", "table.yaml", "--plan", "--only", "a-1").out)
+    assert shown[0]["with"]["kb"] == "made/kb"
+
+
+@pytest.mark.parametrize(
+    ("assignment", "said"),
+    [
+        ("a-1.reuse", "--set a-1.reuse: expected key=value"),
+        ("kb", "--set kb: expected key=value"),
+        ("kb=", "--set kb=: expected a text (quote it?), a number, true or false"),
+        ("kb=[a, b]", "--set kb=[a, b]: expected a text (quote it?), a number, true or false"),
+    ],
+)
+def test_an_assignment_gives_a_value(table: None, pel_ray: RunCommand, assignment: str, said: str) -> None:
+    assert said in pel_ray("run", "table.yaml", "--plan", "--set", assignment).error
 
 
 def test_only_some_steps(table: None, pel_ray: RunCommand) -> None:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import socket
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pel_ray.errors import ResourceError
+from pel_ray.errors import ResourceError, SettingsError
 from pel_ray.runtime import Resources, ask_of
+from pel_ray.spec import resolve
+from tests.ray_nodes import environment_without_ray
 
 HEAD = {"CPU": 0.0}
 
@@ -69,3 +75,42 @@ def test_what_is_asked_for_is_given_and_auto_fills_the_rest(
 def test_what_can_never_be_met_is_refused(asked: dict[str, Any], nodes: list[dict[str, float]], said: str) -> None:
     with pytest.raises(ResourceError, match=said):
         ask_of(Resources(**asked), nodes)
+
+
+@pytest.mark.parametrize("gpus", [1.5, 2.25, float("inf")])
+def test_more_than_one_gpu_is_a_whole_number(gpus: float) -> None:
+    with pytest.raises(SettingsError, match="gpus.* takes whole GPUs or a part of one"):
+        resolve(Resources, values={"gpus": gpus})
+
+
+JOIN = """
+from pel_ray.errors import ResourceError
+from pel_ray.runtime import ray_session
+try:
+    with ray_session():
+        pass
+except ResourceError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("address", "environment", "said"),
+    [
+        ("http://127.0.0.1:8265", {}, "a job server, which cannot be joined. To run there: pel-ray COMMAND --address"),
+        ("127.0.0.1:1", {}, "no cluster can be joined there ([Errno 111] Connection refused)"),
+        ("nonsense", {}, "no cluster can be joined there (Invalid address format: nonsense)"),
+        ("listening", {"RAY_AUTH_MODE": "token"}, "no authentication token was found"),
+    ],
+)
+def test_an_address_that_cannot_be_joined_is_one_line(
+    tmp_path: Path, address: str, environment: dict[str, str], said: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        if address == "listening":
+            address = f"127.0.0.1:{server.getsockname()[1]}"
+        # A process of its own, with a home of its own: Ray reads its token once and for all.
+        told = environment_without_ray() | {"HOME": str(tmp_path), "RAY_ADDRESS": address} | environment
+        done = subprocess.run([sys.executable, "-c", JOIN], env=told, capture_output=True, text=True, check=True)
+    (line,) = done.stdout.splitlines()
+    assert line.startswith(f"RAY_ADDRESS is {address}, ") and said in line and "unset RAY_ADDRESS" in line

@@ -107,3 +107,27 @@ def test_a_vocabulary_without_unused_pieces_gets_markers_added(tmp_path: Path) -
     parts = load_parts(ModelSettings(encoder=str(write_encoder(tmp_path / "plain", with_unused=False))))
     (ids,) = texts_of(parts).mentions([mention("", "fever", "")])
     assert parts.tokenizer.convert_ids_to_tokens(ids) == "[CLS] [Ms] fever [Me] [SEP]".split()
+
+
+@pytest.mark.parametrize("with_unused", [True, False])
+@pytest.mark.parametrize("word", ["[CLS]", "[SEP]", "[MASK]", "[PAD]", "[UNK]", "[Ms]", "[Me]", "[ENT]", "[unused0]"])
+def test_special_tokens_that_somebody_wrote_are_text(tmp_path: Path, with_unused: bool, word: str) -> None:
+    parts = load_parts(ModelSettings(encoder=str(write_encoder(tmp_path / "tiny", with_unused=with_unused))))
+    texts, written = texts_of(parts), f"has {word} too"
+    # The vocabulary has no brackets, so that they are unknown pieces, as those of `(` are.
+    (plain,) = texts.mentions([mention(*[written.replace("[", "(").replace("]", ")")] * 3)])
+    assert texts.mentions([mention(written, written, written)]) == [plain]
+    (ids,) = texts.entities([entity(title=written, description=written, types=[written])])
+    assert ids.count(parts.markers.sep) == 3 and ids.count(parts.markers.cls) == 1
+    assert parts.tokenizer.pad_token_id not in ids and parts.tokenizer.mask_token_id not in ids
+
+
+def test_texts_without_special_tokens_are_what_the_tokenizer_makes_of_them(parts: Parts) -> None:
+    text = "The  Fever, a-b (hot) [x] 12%, na\u00efve \u03b2 \u4e2d"
+    (ids,) = texts_of(parts, template="{title}").entities([entity(title=text)])
+    assert ids == parts.tokenizer(text)["input_ids"]
+
+
+def test_special_tokens_of_a_template_are_meant(parts: Parts) -> None:
+    (ids,) = texts_of(parts, template="[MASK] {title}").entities([entity(title="[MASK]")])
+    assert ids.count(parts.tokenizer.mask_token_id) == 1

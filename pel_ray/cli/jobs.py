@@ -18,7 +18,7 @@ from pel_ray.job_package import EXCLUDES, Package, make_package
 from pel_ray.job_specs import files_to_send
 from pel_ray.kuberay import IMAGE, job_manifests, manifest_text
 from pel_ray.spec import read_spec
-from pel_ray.storage import locate
+from pel_ray.storage import locate, locate_file
 from pel_ray.submission import JobServer, JobState, equivalent_line, run_job
 
 NOT_FOR_A_CLUSTER = ("submit", "status", "logs", "stop")
@@ -160,8 +160,9 @@ def command_of(words: Sequence[str]) -> list[str]:
 def _command_of_spec(path: str) -> list[str]:
     """`train --spec FILE` for a file that says `# Command   pel-ray train --spec ...` at its top."""
     read_spec(path)
-    for line in Path(path).read_text(encoding="utf-8").splitlines():
-        found = re.match(r"#.*\bpel-ray ((?:[a-z][a-z-]* ){1,2})(--spec )?\S*" + re.escape(Path(path).name), line)
+    file = locate_file(path)
+    for line in file.read_bytes().decode().splitlines():
+        found = re.match(r"#.*\bpel-ray ((?:[a-z][a-z-]* ){1,2})(--spec )?\S*" + re.escape(file.name), line)
         if found:
             return [*found[1].split(), *(["--spec"] if found[2] else []), path]
     raise SettingsError(

@@ -56,12 +56,12 @@ def settings_command(
     example: str,
     argument: str | Sequence[str] = (),
     plan: Callable[[Any], None] | None = None,
-    nested: bool = False,
+    nested: bool | Sequence[str] = False,
 ) -> SettingsCommand:
     """A command with one option per simple field of `model`, plus --spec, --set and --plan.
 
     `argument` names the fields that are given by position, `plan` prints more than the settings for --plan, and
-    `nested` makes options of the fields of inner settings too: `--encoder` for model.encoder.
+    `nested` makes options of the fields of inner settings too, or of those it names: `--encoder` for model.encoder.
     """
     fields = dict(_simple_fields(model, nested))
     positions = [argument] if isinstance(argument, str) else list(argument)
@@ -121,7 +121,9 @@ def _without_address(words: Sequence[str]) -> list[str]:
     return kept
 
 
-def _simple_fields(model: type[Settings], nested: bool, path: str = "") -> Iterator[tuple[str, tuple[str, FieldInfo]]]:
+def _simple_fields(
+    model: type[Settings], nested: bool | Sequence[str], path: str = ""
+) -> Iterator[tuple[str, tuple[str, FieldInfo]]]:
     """Name, path and description of the fields that can be options."""
     for field, info in model.model_fields.items():
         inner = _without_none(info.annotation)
@@ -129,8 +131,8 @@ def _simple_fields(model: type[Settings], nested: bool, path: str = "") -> Itera
             # `--loss pb` for loss.kind: the kind of a thing goes by the name of the thing.
             name = path.rstrip(".").rsplit(".", 1)[-1] if field == "kind" and path else field
             yield name, (f"{path}{field}", info)
-        elif nested:
-            yield from _simple_fields(inner, nested, f"{path}{field}.")
+        elif nested is True or (nested and field in nested):
+            yield from _simple_fields(inner, True, f"{path}{field}.")
 
 
 def _argument(field: str, info: FieldInfo) -> click.Argument:

@@ -76,4 +76,6 @@ command = settings_command(
     _run,
     help="Run the whole flow on the Human Phenotype Ontology, which an installed package carries.",
     example="pel-ray quickstart --out runs/quickstart",
+    # Only these: a flag of the model or the optimiser would take the others of its group back to the paper's values.
+    nested=["resources"],
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,8 @@ class Told:
     words: list[str]
     specs: list[str]
     """The specs it reads, as they are named."""
-    settings: list[tuple[str, dict[str, Any]]]
-    """Of the command or of the steps of a pipeline: whose they are, for a message, and the values by name."""
+    places: list[tuple[str, dict[str, Any]]]
+    """Of the command or of the steps of a pipeline: whose they are, for a message, and what may name a folder."""
     resources: list[Resources]
     """What each of them asks for that has workers."""
 
@@ -62,8 +62,8 @@ class Told:
                 )
 
     def _check_folders(self, package: Package | None) -> None:
-        for whose, values in self.settings:
-            for name, value in _places(values):
+        for whose, places in self.places:
+            for name, value in places.items():
                 if name == "out" and isinstance(value, str) and _is_relative(value):
                     raise InputError(
                         f"{whose}out {value}",
@@ -84,22 +84,22 @@ def told_by(words: Sequence[str]) -> Told:
     spec = given.get("spec")
     if spec is None:
         values = _with_defaults(command, {}, given)
-        return Told(list(words), [], [("", values)], _resources(command, values))
+        return Told(list(words), [], [("", _places(command, values))], _resources(command, values))
     named = relative_to_here(spec)
     words = [named if word == spec else f"--spec={named}" if word == f"--spec={spec}" else word for word in words]
     if isinstance(command, SettingsCommand):
         values = _with_defaults(command, read_spec(spec), given)
-        return Told(words, [named], [("", values)], _resources(command, values))
+        return Told(words, [named], [("", _places(command, values))], _resources(command, values))
     pipeline = read_pipeline(spec, given.get("sets", ()), given.get("out"))
     steps = only(pipeline.steps, given.get("patterns", ()))
-    settings: list[tuple[str, dict[str, Any]]] = [("", {"out": pipeline.out})]
+    places: list[tuple[str, dict[str, Any]]] = [("", {"out": pipeline.out})]
     resources: list[Resources] = []
     for step in steps:
         run = _found(step.run.split())[0]
         values = _with_defaults(run, settings_of(step), {"cpu": True} if given.get("cpu") else {})
-        settings.append((f"step {step.name}: ", values))
+        places.append((f"step {step.name}: ", _places(run, values)))
         resources += _resources(run, values)
-    return Told(words, [named, *(step.spec for step in steps if step.spec)], settings, resources)
+    return Told(words, [named, *(step.spec for step in steps if step.spec)], places, resources)
 
 
 def _found(words: Sequence[str]) -> tuple[click.Command, click.Context, list[str]]:
@@ -143,12 +143,18 @@ def _num_gpus(asked: Resources, default: int) -> int:
     return default if asked.gpus == "auto" else math.ceil(asked.gpus)
 
 
-def _places(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """What may name a folder: the values, and the encoder in the settings of a model where no flag names another."""
-    yield from values.items()
+def _places(command: click.Command, values: Mapping[str, Any]) -> dict[str, Any]:
+    """What may name a folder, also the encoder in the settings of a model where no flag names another."""
+    places = dict(values)
+    if isinstance(command, SettingsCommand):
+        # Nobody knows beforehand where a folder is: what has a default, such as a split, is a word.
+        fields = command.model.model_fields.items()
+        names = {name for name, field in fields if field.is_required() or field.default in (None, [])}
+        places = {name: value for name, value in values.items() if name in names | {"out", "encoder"}}
     for name, inner in values.items():
         if isinstance(inner, Mapping) and "encoder" in inner and "encoder" not in values:
-            yield f"{name}.encoder", inner["encoder"]
+            places[f"{name}.encoder"] = inner["encoder"]
+    return places
 
 
 def _stays_here(what: str) -> InputError:

@@ -11,7 +11,7 @@ from pydantic import Field
 from pel_ray.artifacts import MANIFEST, Input, Request, Work, building, finished, read_manifest
 from pel_ray.batches import BatchTokens
 from pel_ray.encoder import ModelSettings, Precision, load_parts
-from pel_ray.errors import ArtifactError
+from pel_ray.errors import ArtifactError, SettingsError
 from pel_ray.negative_folder import NegativeFolder
 from pel_ray.progress import RateProgress
 from pel_ray.reuse import Reuse
@@ -22,6 +22,7 @@ from pel_ray.steps.importing import Outcome, Path
 from pel_ray.steps.sharded import at_work, finish_shards, missing_shards
 from pel_ray.storage import Location, locate
 from pel_ray.tables import TableFolder
+from pel_ray.text import Texts
 from pel_ray.vectors import Shard, VectorFolder, plan_shards, vector_names
 
 
@@ -89,6 +90,8 @@ class EncodePlan:
             inputs={"kb": kb, "tokenizer": Input(path=parts.named, digest=parts.tokenizer_digest)},
             settings=shared | {"template": text.template, "entity_length": text.entity_length},
         )
+        # After the digest, which changes when the tokenizer is first used.
+        _check_template(parts.texts, text.template, settings.views)
         self.only = _open_pool(locate(settings.only), self.kb) if settings.only else None
         inputs = {"kb": kb, "model": Input(path=parts.named, digest=parts.digest("entity"))}
         if self.only:
@@ -104,9 +107,12 @@ class EncodePlan:
         self.tokens = locate(settings.tokens) if settings.tokens else self.out.parent / name
         self.done = finished(self.out, self.request, overwrite=settings.overwrite)
         self.tokens_done = finished(self.tokens, self.token_request)
-        self.reuse = Reuse.of(_open_reuse(locate(settings.reuse), self.request)) if settings.reuse else None
+        # Whoever has what they asked for may have deleted the old vectors.
+        self.reuse: Reuse | None = None
+        if settings.reuse and self.done is None:
+            self.reuse = Reuse.of(_open_reuse(locate(settings.reuse), self.request))
 
-    def job(self, ask: Ask) -> EncodeJob:
+    def job(self, threads: int) -> EncodeJob:
         settings = self.settings
         return EncodeJob(
             kb=self.kb,
@@ -119,7 +125,7 @@ class EncodePlan:
             store=settings.store,
             precision=settings.precision,
             batch_tokens=settings.batch_tokens,
-            threads=ask.cpus,
+            threads=threads,
             reuse=self.reuse,
             only=self.only.pool() if self.only else None,
         )
@@ -131,6 +137,14 @@ def open_kb(folder: Location) -> TableFolder:
     if kb.num_rows == 0:
         raise ArtifactError(f"{kb.folder} has no rows. Import a KB first")
     return kb
+
+
+def _check_template(texts: Texts, template: str, views: str) -> None:
+    if views == "synonyms" and "title" not in texts.fields:
+        raise SettingsError(
+            f"views is synonyms, but template {template!r} has no {{title}} for a synonym to stand in: the synonyms of "
+            "an entity would all be the same text. Add {title}, or leave --views out"
+        )
 
 
 def _open_pool(folder: Location, kb: TableFolder) -> NegativeFolder:
@@ -158,7 +172,7 @@ def _open_reuse(folder: Location, request: Request) -> VectorFolder:
 
 
 def _encode_missing(plan: EncodePlan, carrier: Workers, ask: Ask) -> list[dict[str, Any]]:
-    job = plan.job(ask)
+    job = plan.job(ask.cpus)
     num_left = sum(shard.stop - shard.start for shard in missing_shards(job, plan.shards))
     with RateProgress("encoding", plan.kb.num_rows, plan.kb.num_rows - num_left) as progress:
 

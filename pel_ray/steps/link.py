@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import torch
 from pydantic import Field
 
 from pel_ray.artifacts import UNFINISHED, Request, Work, building, finished, read_manifest
@@ -22,7 +24,7 @@ from pel_ray.formats.steady_lines import Problems, StandardInput
 from pel_ray.link_source import LinkSource
 from pel_ray.linker import Linker
 from pel_ray.progress import RateProgress
-from pel_ray.runtime import Resources, Workers
+from pel_ray.runtime import Resources, Workers, gpus_of_worker
 from pel_ray.shard_link import LinkJob, ShardLinker, input_name, link_group, write_groups
 from pel_ray.spec import Settings
 from pel_ray.steps.importing import Outcome, Path, file_input
@@ -32,6 +34,7 @@ from pel_ray.threads import set_threads
 from pel_ray.vectors import Shard
 
 GROUPS_PER_SHARD = 8
+VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 
 
 class LinkSettings(Settings):
@@ -71,10 +74,14 @@ def link_stream(settings: LinkSettings, write: Callable[[bytes], None], tell: Ca
         raise SettingsError(
             f"workers is {settings.resources.workers}, but without --out links are made in one process. Pass --out"
         )
+    with _gpus_as_asked(settings.resources):
+        return _stream(settings, write, Problems(tell))
+
+
+def _stream(settings: LinkSettings, write: Callable[[bytes], None], problems: Problems) -> int:
     files = _sources(settings)
     source = LinkSource.open(settings.folder, settings.model, settings.kb, settings.ranker)
     threshold = source.threshold(settings.nil, settings.threshold)
-    problems = Problems(tell)
     groups = grouped(read_files(files, settings.input, problems))
     # The first group is read before the weights: a file that is no text is told at once.
     first = list(itertools.islice(groups, 1))
@@ -84,6 +91,25 @@ def link_stream(settings: LinkSettings, write: Callable[[bytes], None], tell: Ca
     for group in itertools.chain(first, groups):
         write(link_group(linker, group, settings.output)[0])
     return problems.count
+
+
+@contextmanager
+def _gpus_as_asked(resources: Resources) -> Iterator[None]:
+    """As Ray does it for workers: GPUs that are not there are refused, and who asks for none sees none."""
+    if not resources.cpu and resources.gpus != 0:
+        gpus_of_worker(resources, [{"GPU": float(torch.cuda.is_available())}])
+        yield
+        return
+    # In time if nobody in this process has asked torch about GPUs: it looks once.
+    before = os.environ.get(VISIBLE_GPUS)
+    os.environ[VISIBLE_GPUS] = ""
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[VISIBLE_GPUS]
+        else:
+            os.environ[VISIBLE_GPUS] = before
 
 
 def _sources(settings: LinkSettings) -> list[Location]:

@@ -5,6 +5,8 @@ row of jobs/paper/open/retrieval; one transformer serves both sides, and a menti
 other mentions of its batch. The result is a pel-ray model folder:
 
     python jobs/paper/open/mnrl.py [--seed 1] [--out runs/paper/open/retrieval/mnrl/seed-1]
+
+It needs the step data of jobs/paper/open/retrieval.yaml. Where the model is there already, it does nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ import torch
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 from torch import nn
 
-from pel_ray.encoder import BiEncoder, Side, load_model, save_whole
+from pel_ray.encoder import BiEncoder, Side, is_saved_model, load_model, save_whole
+from pel_ray.errors import PelRayError
 from pel_ray.golds import entities_at
 from pel_ray.optimiser import learning_rate, make_optimiser
 from pel_ray.progress import RateProgress
@@ -87,21 +90,30 @@ def train(model: BiEncoder, plan: TrainPlan) -> None:
                 progress.add(1)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--data", default="runs/paper/open/medmentions")
-    parser.add_argument("--out", default=None)
-    given = parser.parse_args()
-    out = Path(given.out or f"runs/paper/open/retrieval/mnrl/seed-{given.seed}")
-    flags = {"data": given.data, "out": str(out), "seed": given.seed}
+def make(data: str, out: Path, seed: int) -> None:
+    if is_saved_model(out / "model"):
+        print(f"{out / 'model'}: already done, nothing to do")
+        return
+    flags = {"data": data, "out": str(out), "seed": seed}
     plan = TrainPlan(resolve(TrainSettings, spec=ROW, flags=flags))
-    torch.manual_seed(given.seed)
+    torch.manual_seed(seed)
     model = load_model(plan.settings.model)
     train(model, plan)
     out.mkdir(parents=True, exist_ok=True)
     save_whole(model, out / "model")
     print(f"{out / 'model'}: trained; test it with encode-kb and evaluate, as jobs/paper/open/mnrl.yaml does")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--data", default="runs/paper/open/medmentions")
+    parser.add_argument("--out", default=None)
+    given = parser.parse_args(arguments)
+    try:
+        make(given.data, Path(given.out or f"runs/paper/open/retrieval/mnrl/seed-{given.seed}"), given.seed)
+    except PelRayError as error:
+        sys.exit(f"mnrl: error: {error}")
 
 
 if __name__ == "__main__":
