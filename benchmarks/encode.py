@@ -34,7 +34,7 @@ from _figures import Figures
 
 from pel_ray.batches import PASS_TOKENS, plan_batches, ragged
 from pel_ray.encoder import Encoding, ModelSettings, Parts, load_parts, load_tower
-from pel_ray.runtime import ray_session
+from pel_ray.runtime_session import ray_session
 from pel_ray.steps.encode_kb import EncodeSettings, encode_kb
 from pel_ray.steps.import_jsonl import JsonlSettings, import_jsonl
 from pel_ray.steps.import_obo import OboSettings, import_obo

@@ -26,7 +26,8 @@ from search import generate, make_queries
 
 from pel_ray.artifacts import Request, building
 from pel_ray.encoder import ModelSettings, Parts, load_parts
-from pel_ray.runtime import Ask, ray_session, workers
+from pel_ray.runtime import Ask, workers
+from pel_ray.runtime_session import ray_session
 from pel_ray.shard_search import SearchJob, ShardSearcher
 from pel_ray.shard_work import ShardJob, ShardWorker
 from pel_ray.steps.sharded import finish_shards

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import re
 import shlex
 import socket
@@ -17,6 +16,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from pel_ray.authentication import show_token
+from pel_ray.environment import variable
 from pel_ray.errors import JobError, MissingPackage
 from pel_ray.job_package import Package
 
@@ -218,7 +218,8 @@ def _state(info: Any) -> JobState:
 def _connect(address: str) -> Any:
     where = _host_and_port(address)
     client_class = _client_class()
-    with _explained(address), _environment_for(address):
+    # What RAY_ADDRESS says would win over what the client is told.
+    with _explained(address), variable("RAY_API_SERVER_ADDRESS", address):
         socket.create_connection(where, SECONDS_TO_CONNECT).close()
         try:
             client = client_class(address)
@@ -255,21 +256,6 @@ def _client_class() -> Any:
     for name in CHATTY:
         logging.getLogger(f"ray.{name}").setLevel(logging.ERROR)
     return JobSubmissionClient
-
-
-@contextmanager
-def _environment_for(address: str) -> Iterator[None]:
-    """Makes Ray take this address: what RAY_ADDRESS says would win over what its client is told."""
-    name = "RAY_API_SERVER_ADDRESS"
-    before = os.environ.get(name)
-    os.environ[name] = address
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
 
 
 @contextmanager

@@ -31,7 +31,7 @@ ONE = ("--workers", "1", "--cpus", "1")
 IN_ONE_SESSION = """
 import json, sys
 from pel_ray.cli import cli
-from pel_ray.runtime import ray_session
+from pel_ray.runtime_session import ray_session
 with ray_session():
     for words in json.loads(sys.argv[1]):
         cli.main(words, standalone_mode=False)

@@ -179,7 +179,7 @@ def test_a_job_that_fails_again_leaves_its_exit_code_and_its_last_lines(cluster:
 VISIBLE = """
 import os
 import ray
-from pel_ray.runtime import ray_session
+from pel_ray.runtime_session import ray_session
 with ray_session():
     look = ray.remote(lambda: os.environ.get("CUDA_VISIBLE_DEVICES"))
     print("visible", repr(ray.get(look.remote())))

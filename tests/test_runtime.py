@@ -85,7 +85,7 @@ def test_more_than_one_gpu_is_a_whole_number(gpus: float) -> None:
 
 JOIN = """
 from pel_ray.errors import ResourceError
-from pel_ray.runtime import ray_session
+from pel_ray.runtime_session import ray_session
 try:
     with ray_session():
         pass

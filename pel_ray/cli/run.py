@@ -13,7 +13,8 @@ from pel_ray import console
 from pel_ray.cli.options import ClusterCommand, SettingsCommand
 from pel_ray.errors import PelRayError, SettingsError, StepFailed
 from pel_ray.pipeline import Step, only, read_pipeline, settings_of
-from pel_ray.runtime import Resources, ray_session, resolve_ask
+from pel_ray.runtime import Resources, resolve_ask
+from pel_ray.runtime_session import ray_session
 from pel_ray.spec import Settings, resolve
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +15,7 @@ import torch
 from pydantic import Field
 
 from pel_ray.artifacts import UNFINISHED, Request, Work, building, finished, read_manifest
+from pel_ray.environment import variable
 from pel_ray.errors import InputError, SettingsError
 from pel_ray.formats.lines import BUFFER_BYTES
 from pel_ray.formats.linking import InputFormat, LinkDocument, grouped, read_files
@@ -34,7 +34,6 @@ from pel_ray.threads import set_threads
 from pel_ray.vectors import Shard
 
 GROUPS_PER_SHARD = 8
-VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 
 
 class LinkSettings(Settings):
@@ -101,15 +100,8 @@ def _gpus_as_asked(resources: Resources) -> Iterator[None]:
         yield
         return
     # In time if nobody in this process has asked torch about GPUs: it looks once.
-    before = os.environ.get(VISIBLE_GPUS)
-    os.environ[VISIBLE_GPUS] = ""
-    try:
+    with variable("CUDA_VISIBLE_DEVICES", ""):
         yield
-    finally:
-        if before is None:
-            del os.environ[VISIBLE_GPUS]
-        else:
-            os.environ[VISIBLE_GPUS] = before
 
 
 def _sources(settings: LinkSettings) -> list[Location]:

@@ -9,7 +9,8 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from pel_ray.errors import ResourceError, StorageError
-from pel_ray.runtime import Ask, Resources, Workers, ray_session, resolve_ask, workers
+from pel_ray.runtime import Ask, Resources, Workers, resolve_ask, workers
+from pel_ray.runtime_session import ray_session
 from pel_ray.shard_work import SECONDS_BETWEEN_NOTES, ShardJob, ShardWorker, partly_done
 from pel_ray.vectors import Shard
 
