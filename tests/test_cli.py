@@ -15,6 +15,8 @@ import yaml
 
 import pel_ray as package
 from pel_ray.cli import COMMANDS, cli
+from pel_ray.cli.jobs import NOT_FOR_A_CLUSTER
+from pel_ray.cli.options import ClusterCommand
 from pel_ray.steps.doctor import has_kernels
 from pel_ray.storage import without_credentials
 from tests.conftest import RunCommand
@@ -69,6 +71,14 @@ def test_every_command_and_option_is_explained_and_in_the_readme(name: str, comm
         if isinstance(parameter, click.Option):
             assert parameter.help, f"{name} {parameter.name}"
     assert re.search(rf"`(pel-ray )?{re.escape(name)}\b", README.read_text()), f"README does not mention `{name}`"
+
+
+@pytest.mark.parametrize(("name", "command"), all_commands())
+def test_every_command_but_those_of_the_job_server_takes_an_address_and_runs_there(
+    name: str, command: click.Command
+) -> None:
+    assert isinstance(command, ClusterCommand) == (name not in NOT_FOR_A_CLUSTER)
+    assert "address" in {parameter.name for parameter in command.params}
 
 
 def test_wrong_usage_exits_with_2(pel_ray: RunCommand) -> None:

@@ -226,7 +226,7 @@ def test_a_stopped_job_ends_and_is_listed_as_stopped(cluster: Cluster, project: 
 def test_who_has_no_right_token_is_refused_in_one_line(
     cluster: Cluster, project: Path, environment: dict[str, str], expected: str
 ) -> None:
-    result = run(cluster, "submit", "--address", cluster.address, "doctor", cwd=project, **environment)
+    result = run(cluster, "doctor", "--address", cluster.address, cwd=project, **environment)
     assert result.returncode == 1 and len(result.stderr.splitlines()) == 1, result
     assert expected in result.stderr and cluster.token not in result.stderr
 
@@ -476,6 +476,8 @@ def test_what_may_not_be_read_is_named(without_rights: Path) -> None:
         (["encode-kb", "/kb", "--no-such"], 2, "--no-such"),
         (["encode-kb", "/kb", "--out", "runs/x"], 1, "would be in a temporary place of the cluster and be lost"),
         (["encode-kb", "data", "--out", "/shared/x"], 1, "kb data: is here but does not go to the cluster"),
+        (["link", "/runs/hpo"], 1, "files -: is what is piped in here"),
+        (["link", "/runs/hpo", "/texts.txt", "-"], 1, "files -: is what is piped in here"),
     ],
 )
 def test_what_cannot_work_on_a_cluster_is_refused_before_it_is_sent_or_printed(

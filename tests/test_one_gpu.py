@@ -22,7 +22,7 @@ pytestmark = pytest.mark.jobs
 SCRIPT = """
 import functools, json, logging, sys, threading, time
 import ray, ray.train.torch
-from pel_ray.runtime import ActorPools, Ask
+from pel_ray.runtime import ActorPools, Ask, WarmActor
 from pel_ray.steps.encode_kb import EncodeSettings, encode_kb
 from pel_ray.steps.train import train
 from pel_ray.steps.train_plan import TrainSettings
@@ -35,7 +35,7 @@ ray.init(address="local", num_cpus=3, num_gpus=1, include_dashboard=False, loggi
 def free():
     return ray.available_resources().get("GPU", 0.0)
 
-def times_taken(step, settings):
+def times_taken(carrier, step, settings):
     \"\"\"How often the GPU went from free to taken while a step ran; it must be free again after it.\"\"\"
     seen, ended = [1.0], threading.Event()
 
@@ -45,10 +45,8 @@ def times_taken(step, settings):
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
-    # A pool for each phase, as on a cluster: a phase that kept the GPU would let the next one wait for ever.
-    pools = ActorPools(Ask(1, 1, 1.0, is_local=False))
-    step(settings, pools)
-    pools.stop()
+    step(settings, carrier)
+    carrier.stop()
     ended.set()
     watcher.join()
     deadline = time.monotonic() + 20
@@ -59,7 +57,17 @@ def times_taken(step, settings):
 
 steps = {"encode": (encode_kb, EncodeSettings), "train": (train, TrainSettings)}
 told = json.loads(sys.argv[1])
-taken = {name: times_taken(step, model.model_validate(told[name])) for name, (step, model) in steps.items()}
+carriers = {
+    # A pool for each phase, as on a cluster: a phase that kept the GPU would let the next one wait for ever.
+    "pools": ActorPools(Ask(1, 1, 1.0, is_local=False)),
+    # One actor for all phases, as on a machine with one GPU.
+    "warm": WarmActor(Ask(1, 1, 1.0, is_local=True)),
+}
+taken = {}
+for kind, carrier in carriers.items():
+    for name, (step, model) in steps.items():
+        out = f"{told[name]['out']}-{kind}"
+        taken[f"{name} {kind}"] = times_taken(carrier, step, model.model_validate({**told[name], "out": out}))
 print(json.dumps(taken))
 """
 
@@ -92,7 +100,9 @@ def test_phases_take_the_one_gpu_in_turn(settings: dict[str, dict[str, Any]], tm
     assert done.returncode == 0, done.stderr
     taken = json.loads(done.stdout.splitlines()[-1])
     # Training encodes and mines, trains an epoch in another group of workers, and encodes again to validate.
-    assert taken["encode"] >= 1 and taken["train"] >= 3, taken
+    assert taken["encode pools"] >= 1 and taken["train pools"] >= 3, taken
+    # The one actor keeps the GPU from a phase to the next.
+    assert taken["encode warm"] == taken["train warm"] == 1, taken
 
 
 def test_a_gpu_that_is_not_there_is_refused_and_cpu_runs_without(

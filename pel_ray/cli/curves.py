@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from pel_ray import console
+from pel_ray.cli.options import ClusterCommand
 from pel_ray.plots import plot_compared
 from pel_ray.report import short_names
 from pel_ray.run_folder import run_manifest
@@ -12,7 +13,9 @@ from pel_ray.storage import locate
 
 
 @click.command(
-    "curves", epilog="Example: pel-ray curves runs/pb-random runs/pb-mixed runs/ce-mixed --out gradients.png"
+    "curves",
+    cls=ClusterCommand,
+    epilog="Example: pel-ray curves runs/pb-random runs/pb-mixed runs/ce-mixed --out gradients.png",
 )
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
 @click.option("--out", default="curves.png", show_default=True, metavar="FILE", help="Where the figure goes.")

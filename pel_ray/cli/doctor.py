@@ -7,10 +7,11 @@ import sys
 import click
 
 from pel_ray import console
+from pel_ray.cli.options import ClusterCommand
 from pel_ray.steps.doctor import examine
 
 
-@click.command("doctor", epilog="Example: pel-ray doctor")
+@click.command("doctor", cls=ClusterCommand, epilog="Example: pel-ray doctor")
 def command() -> None:
     """Say what this machine has, what is missing and how to get it. Exit code 1 if pel-ray cannot work."""
     findings = examine()

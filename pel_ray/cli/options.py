@@ -32,7 +32,7 @@ class ClusterCommand(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         address = ctx.params.pop("address")
-        if address is None or ctx.params["only_plan"]:
+        if address is None or ctx.params.get("only_plan"):
             return super().invoke(ctx)
         from pel_ray.cli.jobs import submit_words
 

@@ -19,6 +19,9 @@ from pel_ray.pipeline import only, read_pipeline, settings_of
 from pel_ray.runtime import Resources
 from pel_ray.spec import assign, merged, read_spec, resolve
 
+STDIN = "-"
+"""What a command that takes files reads where it is given none."""
+
 
 @dataclass(frozen=True)
 class Told:
@@ -71,6 +74,12 @@ class Told:
                         "absolute path on storage that all nodes share, or an s3:// URI",
                     )
                 for path in value if isinstance(value, (list, tuple)) else [value]:
+                    if path == STDIN:
+                        raise InputError(
+                            f"{whose}{name} {STDIN}",
+                            "is what is piped in here, which does not go to the cluster. Name files on storage that "
+                            "all nodes share, or s3:// URIs",
+                        )
                     is_here = isinstance(path, str) and name != "spec" and _is_relative(path) and Path(path).exists()
                     if is_here and (package is None or not package.holds(path)):
                         raise _stays_here(f"{whose}{name} {path}")
@@ -151,6 +160,8 @@ def _places(command: click.Command, values: Mapping[str, Any]) -> dict[str, Any]
         fields = command.model.model_fields.items()
         names = {name for name, field in fields if field.is_required() or field.default in (None, [])}
         places = {name: value for name, value in values.items() if name in names | {"out", "encoder"}}
+        if "files" in names and not places.get("files"):
+            places["files"] = STDIN
     for name, inner in values.items():
         if isinstance(inner, Mapping) and "encoder" in inner and "encoder" not in values:
             places[f"{name}.encoder"] = inner["encoder"]
