@@ -53,12 +53,12 @@ class Idle(ShardWorker):
 
 
 def coordination(home: Path, num_shards: int) -> float:
-    """Seconds from one shard to the next of a single worker: a task, its marks and receipt on disk, the answer."""
+    """Seconds from one shard to the next of one worker of a cluster: a task, its marks and receipt, the answer."""
     with ray_session(2), contextlib.redirect_stderr(io.StringIO()):
         job = IdleJob(folder=locate(home / "idle"), tag="0" * 8, threads=None)
         job.folder.make_folder()
         times: list[float] = []
-        with workers(Ask(2, 1, 0, is_local=True)) as carrier:
+        with workers(Ask(2, 1, 0, is_local=False)) as carrier:
             finish_shards(carrier, Idle, job, plan_shards(num_shards, 1), lambda *_: times.append(time.perf_counter()))
     # Workers start seconds apart; the second half has both.
     half = len(times) // 2

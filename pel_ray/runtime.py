@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -125,8 +126,8 @@ def _check_fit(workers: int, cpus: int, gpus: float, nodes: Sequence[Node]) -> N
 
 @contextmanager
 def workers(ask: Ask) -> Iterator[Workers]:
-    """Workers for all phases of a step: one warm actor here, or on a cluster a pool for each phase."""
-    found: Workers = WarmActor(ask) if ask.workers == 1 and ask.is_local else ActorPools(ask)
+    """Workers for all phases of a step: warm actors here, or on a cluster a pool for each phase."""
+    found: Workers = WarmActors(ask) if ask.is_local else ActorPools(ask)
     try:
         yield found
     finally:
@@ -162,45 +163,57 @@ class _Host:
         return self._current[1](shard)
 
 
-class WarmActor:
-    """One actor with the GPU or the cores of this machine; starting one for each phase would cost seconds each time."""
+class WarmActors:
+    """The workers of one machine: actors that stay for all phases, as to start them anew would cost seconds each time.
+
+    Ray Data's loop and its actors would take 4% of a core from them all the while, and buy nothing where there is one
+    node: no data moves here but a shard's number and its receipt.
+    """
 
     def __init__(self, ask: Ask) -> None:
         self.ask = ask
-        self._actor: Any = None
+        self._actors: list[Any] = []
         self._phase = 0
 
     def map(self, work: ShardWork, job: Any, shards: Sequence[Shard]) -> Iterator[dict[str, Any]]:
         import ray
 
-        if self._actor is None:
-            asked: dict[str, Any] = {"num_cpus": self.ask.cpus, "num_gpus": self.ask.gpus}
-            self._actor = ray.remote(**asked, max_restarts=-1, max_task_retries=-1)(_Host).remote()
+        # Two shards for each: the next one is there when the first is done.
+        places = deque(self._started(min(self.ask.workers, len(shards))) * 2)
         self._phase += 1
         # Once into the object store: a job may carry what a reuse knows of millions of texts.
         phase, shared = self._phase, ray.put(job)
-        waiting = list(reversed(shards))
-        running: list[Any] = []
+        waiting = deque(shards)
+        running: dict[Any, Any] = {}
         try:
             while waiting or running:
-                while waiting and len(running) < 2:
-                    running.append(self._actor.call.remote(phase, work, shared, waiting.pop()))
-                done, running = ray.wait(running)
-                yield from ray.get(done)
+                while waiting and places:
+                    actor = places.popleft()
+                    running[actor.call.remote(phase, work, shared, waiting.popleft())] = actor
+                (done,), _ = ray.wait(list(running))
+                places.append(running.pop(done))
+                yield ray.get(done)
         finally:
             # Whoever stops listening wants no more: else Ray would say that it tries again what ends with the actor.
             for call in running:
                 ray.cancel(call)
 
+    def _started(self, count: int) -> list[Any]:
+        import ray
+
+        asked: dict[str, Any] = {"num_cpus": self.ask.cpus, "num_gpus": self.ask.gpus}
+        host = ray.remote(**asked, max_restarts=-1, max_task_retries=-1)(_Host)
+        self._actors += [host.remote() for _ in range(count - len(self._actors))]
+        return self._actors[:count]
+
     def check_sees(self, folder: Location) -> None:
-        """It is on this machine."""
+        """They are on this machine."""
 
     def stop(self) -> None:
         import ray
 
-        if self._actor is not None:
-            ray.kill(self._actor)
-            self._actor = None
+        while self._actors:
+            ray.kill(self._actors.pop())
 
 
 class _PooledWork:
@@ -222,7 +235,7 @@ class ActorPools:
 
     def __init__(self, ask: Ask) -> None:
         self.ask = ask
-        self._one = WarmActor(ask)
+        self._one = WarmActors(ask)
         self._seen: set[str] = set()
 
     def map(self, work: ShardWork, job: Any, shards: Sequence[Shard]) -> Iterator[dict[str, Any]]:
@@ -250,7 +263,7 @@ class ActorPools:
             yield dict(row)
 
     def check_sees(self, folder: Location) -> None:
-        if not self.ask.is_local and folder.address not in self._seen:
+        if folder.address not in self._seen:
             check_all_nodes_see(folder)
             self._seen.add(folder.address)
 

@@ -76,9 +76,7 @@ class Cluster:
     @property
     def environment(self) -> dict[str, str]:
         """For who may use the cluster; nothing of another Ray that this process may have."""
-        programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        return environment_without_ray() | {
-            "PATH": programs,
+        return environment_with_programs() | {
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN_PATH": str(self.folder / "token"),
             "RAY_raylet_start_wait_time_s": str(SECONDS),
@@ -205,6 +203,12 @@ def processes_of(cluster: Cluster) -> list[int]:
 
 def environment_without_ray() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+
+
+def environment_with_programs() -> dict[str, str]:
+    """The same, and `pel-ray` and `ray` are those of this Python."""
+    programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return environment_without_ray() | {"PATH": programs}
 
 
 def free_port() -> int:

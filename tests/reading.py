@@ -6,8 +6,11 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from pel_ray.storage import locate
 from pel_ray.tables import TableFolder
+from pel_ray.vectors import VectorFolder
 
 
 def rows_of(folder: Path | str, kind: str) -> list[dict[str, Any]]:
@@ -23,6 +26,11 @@ def by_id(folder: Path | str, kind: str) -> dict[str, dict[str, Any]]:
 def sources_of(folder: Path | str, kind: str) -> dict[str, Any]:
     """What the closing table says."""
     return dict(TableFolder.open(locate(folder) / kind, kind).manifest.counts["sources"])
+
+
+def vectors_in(folder: Path) -> np.ndarray:
+    found = VectorFolder.open(locate(folder))
+    return np.concatenate([found.vectors(stem) for stem in found.stems]).astype(np.float32)
 
 
 def blocks(guide: str) -> list[tuple[str, str]]:

@@ -20,6 +20,7 @@ import torch
 from pel_ray.artifacts import Input, Request, building
 from pel_ray.encoder import BiEncoder
 from pel_ray.errors import ArtifactError, PelRayError, ResourceError, SettingsError
+from pel_ray.runtime import Ask, workers
 from pel_ray.shard_encoder import ShardEncoder
 from pel_ray.steps import encode_kb as step
 from pel_ray.steps.encode_kb import EncodePlan, EncodeSettings, encode_kb
@@ -35,6 +36,8 @@ from tests.samples import write_jsonl
 
 NUM_ENTITIES = 1200
 SHARD_ROWS = 16
+ONE, TWO, POOL_OF_TWO = Ask(1, 1, 0, is_local=True), Ask(2, 1, 0, is_local=True), Ask(2, 1, 0, is_local=False)
+"""Warm actors, as on one machine, and a pool of Ray Data, as on a cluster."""
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +108,11 @@ def test_show_tells_what_was_encoded(home: Path, undisturbed: dict[str, bytes], 
     assert "vectors, 1,200 rows" in shown and "texts per worker second" in shown
 
 
+def encode_with(ask: Ask, asked: EncodeSettings) -> None:
+    with workers(ask) as carrier:
+        encode_kb(asked, carrier)
+
+
 def test_three_workers_give_the_bytes_of_one(home: Path, undisturbed: dict[str, bytes], tmp_path: Path) -> None:
     outcome = encode_kb(settings(home, tmp_path / "out", resources={"workers": 3, "cpus": 1}))
     assert contents(tmp_path / "out") == undisturbed
@@ -115,12 +123,12 @@ def receipts(folder: Path) -> int:
     return sum(1 for _ in folder.glob("receipt-*")) if folder.exists() else 0
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("ask", [ONE, TWO, POOL_OF_TWO], ids=str)
 def test_a_worker_killed_in_the_middle_changes_nothing(
-    home: Path, undisturbed: dict[str, bytes], tmp_path: Path, workers: int
+    home: Path, undisturbed: dict[str, bytes], tmp_path: Path, ask: Ask
 ) -> None:
-    asked = settings(home, tmp_path / "out", resources={"workers": workers, "cpus": 1})
-    run_and_kill(lambda: encode_kb(asked), lambda: receipts(tmp_path / "out") >= 3)
+    asked = settings(home, tmp_path / "out")
+    run_and_kill(lambda: encode_with(ask, asked), lambda: receipts(tmp_path / "out") >= 3)
     assert contents(tmp_path / "out") == undisturbed
 
 
@@ -219,14 +227,14 @@ class KillingEncoder(ShardEncoder):
 
 
 @pytest.mark.workers
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("ask", [ONE, TWO, POOL_OF_TWO], ids=str)
 def test_a_shard_that_kills_its_workers_is_named_and_the_rest_is_kept(
-    home: Path, undisturbed: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+    home: Path, undisturbed: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: Ask
 ) -> None:
-    asked = settings(home, tmp_path / "out", shard_rows=200, resources={"workers": workers, "cpus": 1})
+    asked = settings(home, tmp_path / "out", shard_rows=200)
     monkeypatch.setattr(step, "ShardEncoder", KillingEncoder)
     with pytest.raises(ResourceError, match=r"shard 00002 \(entities 400 to 599\) killed its worker three times"):
-        encode_kb(asked)
+        encode_with(ask, asked)
     assert receipts(tmp_path / "out") == 5
     done_by = [json.loads(path.read_bytes())["worker"] for path in (tmp_path / "out").glob("receipt-*")]
     assert {worker["host"] for worker in done_by} == {socket.gethostname()}

@@ -23,15 +23,13 @@ from pel_ray import submission
 from pel_ray.cli.jobs import command_of
 from pel_ray.errors import InputError, JobError, SettingsError
 from pel_ray.job_package import make_package
-from pel_ray.storage import locate
 from pel_ray.submission import JobServer, JobState
-from pel_ray.vectors import VectorFolder
 from tests.conftest import RunCommand
 from tests.killing import SECONDS, wait_for
 from tests.models import write_encoder
 from tests.processes import descendants, is_running, started, with_start
 from tests.ray_nodes import Cluster, environment_without_ray, free_port, processes_of, ray_nodes
-from tests.reading import rows_of, sh_blocks
+from tests.reading import rows_of, vectors_in
 from tests.samples import KB_ROWS, write_jsonl
 
 pytestmark = pytest.mark.jobs
@@ -111,11 +109,6 @@ def encode_spec(project: Path, shared: Path, out: Path) -> None:
     (project / "jobs" / "encode.yaml").write_text(text)
 
 
-def vectors_in(path: Path) -> np.ndarray:
-    folder = VectorFolder.open(locate(path))
-    return np.concatenate([folder.vectors(stem) for stem in folder.stems]).astype(np.float32)
-
-
 def test_a_submitted_spec_runs_on_the_workers_and_gives_what_the_library_gives(
     cluster: Cluster, shared: Path, project: Path
 ) -> None:
@@ -132,23 +125,6 @@ def test_a_submitted_spec_runs_on_the_workers_and_gives_what_the_library_gives(
     (project / "jobs" / "pipeline.yaml").write_text(json.dumps({"out": str(shared), "steps": [step]}))
     again = run(cluster, "run", "jobs/pipeline.yaml", "--address", cluster.address, cwd=project)
     assert again.returncode == 0 and "already done" in again.stdout, again
-
-
-@pytest.mark.cluster
-def test_every_block_of_the_guide_to_a_cluster_runs(cluster: Cluster, tmp_path: Path) -> None:
-    environment = cluster.environment | {"RAY_API_SERVER_ADDRESS": cluster.address}
-    said = []
-    for block in (sh_blocks("own-kb")[0], *sh_blocks("cluster")):
-        done = subprocess.run(
-            ["sh", "-ec", block], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS
-        )
-        assert done.returncode == 0, (block, done.stdout, done.stderr)
-        said.append(done.stdout)
-    _, here, there, through_ray = said
-    assert "vectors, 12 rows, done" in here and "vectors, 12 rows, done" in there and "succeeded" in there
-    assert "on the cluster" in there and "already done" in through_ray
-    one, other = (vectors_in(tmp_path / "runs" / name) for name in ("vectors", "vectors-there"))
-    np.testing.assert_allclose(one, other, atol=1e-3)
 
 
 def test_the_printed_line_of_ray_does_the_same(cluster: Cluster, shared: Path, project: Path) -> None:

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.jobs
 SCRIPT = """
 import functools, json, logging, sys, threading, time
 import ray, ray.train.torch
-from pel_ray.runtime import ActorPools, Ask, WarmActor
+from pel_ray.runtime import ActorPools, Ask, WarmActors
 from pel_ray.steps.encode_kb import EncodeSettings, encode_kb
 from pel_ray.steps.train import train
 from pel_ray.steps.train_plan import TrainSettings
@@ -61,7 +61,7 @@ carriers = {
     # A pool for each phase, as on a cluster: a phase that kept the GPU would let the next one wait for ever.
     "pools": ActorPools(Ask(1, 1, 1.0, is_local=False)),
     # One actor for all phases, as on a machine with one GPU.
-    "warm": WarmActor(Ask(1, 1, 1.0, is_local=True)),
+    "warm": WarmActors(Ask(1, 1, 1.0, is_local=True)),
 }
 taken = {}
 for kind, carrier in carriers.items():
