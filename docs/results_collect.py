@@ -20,7 +20,12 @@ from pel_ray.metrics_file import MetricsFile
 from pel_ray.storage import locate
 from pel_ray.tables import DataSet
 
-DATA_FOLDERS = {"medmentions": "medmentions", "wordnet": "wordnet", "nil": "nil/data"}
+DATA_FOLDERS = {
+    "medmentions": "medmentions",
+    "wordnet": "wordnet",
+    "wordnet-worlds": "wordnet-worlds",
+    "nil": "nil/data",
+}
 GROUPS = ("all", "seen")
 OF_WORLDS = ("recall@1", "recall@64")
 SERIES = ("step", "epoch", "loss", "gradient_norm")

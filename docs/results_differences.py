@@ -97,6 +97,8 @@ class Claim:
     """The paper's difference."""
     is_ours: bool = False
     """A question that the paper does not ask."""
+    gains: tuple[tuple[tuple[int, str], ...], ...] = ()
+    """Sums of which one must be above zero: who loses less does not gain more."""
 
     @classmethod
     def above(cls, text: str, first: str, second: str, paper: float | None = None, kind: Kind = "above") -> Claim:
@@ -114,17 +116,26 @@ class Verdict:
     by_seed: str = ""
     paper: str = "-"
     is_ours: bool = False
+    num_runs: int = 0
+    """Of each row."""
+    micro: Verdict | None = None
+    """The same of all mentions alike, where the figures are means over worlds."""
+
+    @property
+    def said(self) -> str:
+        return self.outcome if not self.words else f"{self.outcome}: {self.words}"
 
     @property
     def cells(self) -> list[str]:
-        said = self.outcome if not self.words else f"{self.outcome}: {self.words}"
-        return [self.claim, self.difference, self.by_seed, self.paper, said]
+        beside = [f"{self.micro.difference} {self.micro.said}"] if self.micro else []
+        return [self.claim, self.difference, self.by_seed, self.paper, self.said, *beside]
 
     @property
     def line(self) -> str:
         """For a list of verdicts."""
         said = f": {self.words}" if self.words else ""
-        return f"{self.claim}, {self.difference}{said}"
+        beside = f"; micro {self.micro.difference} {self.micro.said}" if self.micro else ""
+        return f"{self.claim}, {self.difference}{said}{beside}"
 
 
 def signed(value: float) -> str:
@@ -141,25 +152,30 @@ def judge(claim: Claim, rows: Mapping[str, Mapping[Seed, Sampled]], caveat: str 
         words = f"without {', '.join(missing)}" if missing else "no seed that all rows have"
         words = "" if len(missing) == len({row for _, row in claim.terms}) else words
         return Verdict(claim.text, "not run", words, paper=paper, is_ours=claim.is_ours)
-    gains = {seed: _sum([(sign, rows[row][seed]) for sign, row in claim.terms]) for seed in seeds}
-    return _verdict(claim, gains, paper, caveat)
+    gains = {seed: _sum(claim.terms, rows, seed) for seed in seeds}
+    found_gains = [mean_of([_sum(terms, rows, seed) for seed in seeds]).value for terms in claim.gains]
+    nobody_gains = bool(found_gains) and max(found_gains) <= 0
+    return _verdict(claim, gains, paper, caveat, nobody_gains)
 
 
-def _sum(terms: Sequence[tuple[int, Sampled]]) -> Sampled:
+def _sum(terms: Sequence[tuple[int, str]], rows: Mapping[str, Mapping[Seed, Sampled]], seed: Seed) -> Sampled:
     total = Sampled(0.0, np.zeros(()))
-    for sign, figure in terms:
-        total = total.plus(sign, figure)
+    for sign, row in terms:
+        total = total.plus(sign, rows[row][seed])
     return total
 
 
-def _verdict(claim: Claim, gains: Mapping[Seed, Sampled], paper: str, caveat: str) -> Verdict:
+def _verdict(claim: Claim, gains: Mapping[Seed, Sampled], paper: str, caveat: str, nobody_gains: bool) -> Verdict:
     mean = mean_of(list(gains.values()))
     low, high = mean.interval
     outcome, words = _said(claim.kind, low, high, [gain.value for gain in gains.values()])
+    if outcome == "holds" and nobody_gains:
+        outcome, words = "not shown", "neither gains"
     notes = [words, "one run of each" if len(gains) == 1 else "", caveat]
     by_seed = ", ".join(f"{seed}: {signed(gain.value)}" for seed, gain in gains.items() if seed is not None)
     difference = f"{signed(mean.value)} [{signed(low)}, {signed(high)}]"
-    return Verdict(claim.text, outcome, "; ".join(filter(None, notes)), difference, by_seed, paper, claim.is_ours)
+    said = "; ".join(filter(None, notes))
+    return Verdict(claim.text, outcome, said, difference, by_seed, paper, claim.is_ours, len(gains))
 
 
 def _said(kind: Kind, low: float, high: float, values: Sequence[float]) -> tuple[Outcome, str]:

@@ -21,6 +21,7 @@ from pel_ray.errors import ArtifactError
 FORMAT = 1
 DATA = {"retrieval": "medmentions", "zero-shot": "wordnet", "nil": "nil", "ranker": "medmentions"}
 DATA |= {"longer": "medmentions", "zero-shot-longer": "wordnet", "refresh": "medmentions"}
+DATA |= {"zero-shot-worlds": "wordnet-worlds"}
 """The data set of each table."""
 MICRO, MACRO = "micro", "macro over worlds"
 Interval = list[float | None]

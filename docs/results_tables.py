@@ -7,12 +7,23 @@ from typing import Any
 
 import numpy as np
 from results_differences import Seed
-from results_paper import NIL, RANKER, RETRIEVAL, ZERO_SHOT, ZERO_SHOTS, name_of, rows_of
+from results_paper import (
+    BASELINES_OF,
+    NIL,
+    RANKER,
+    RETRIEVAL,
+    ROWS_OF,
+    ZERO_SHOT,
+    ZERO_SHOTS,
+    name_of,
+    rows_of,
+)
 from results_records import MACRO, MICRO, Interval, Record, Records
-from results_verdicts import CLIPPED, Verdicts, flat, run_length, variation
+from results_verdicts import Verdicts, flat, variation
 
 SEEDS = (1, 2)
 NOT_RUN = "not run"
+UNSEEN = "unseen in training"
 UNTRAINED = "untrained: training did not help"
 SHOWN = {
     "max_mentions": "training mentions at most",
@@ -20,11 +31,15 @@ SHOWN = {
     "optimiser.batch_size": "batch",
     "optimiser.lr": "learning rate",
     "model.layers": "layers",
+    "model.pooling": "pooling",
+    "model.text.template": "template",
     "model.text.mention_length": "word pieces of a mention",
     "model.text.entity_length": "of an entity",
     "negatives.num_negatives": "negatives",
     "negatives.in_batch": "in-batch negatives",
     "candidates.num_candidates": "candidates",
+    "optimiser.freeze_embeddings": "frozen word embeddings",
+    "optimiser.dropout": "dropout",
     "precision": "precision",
 }
 """Settings that are told under a table."""
@@ -79,24 +94,24 @@ class Tables:
             yield from ((row, record) for record in found or [None])
 
     def retrieval(self, name: str) -> str:
-        paper, group = (ZERO_SHOT, MACRO) if name in ZERO_SHOTS else (RETRIEVAL, MICRO)
+        paper, groups = (ZERO_SHOT, (MACRO, MICRO)) if name in ZERO_SHOTS else (RETRIEVAL, (MICRO, UNSEEN))
         found = {record.seed for record in self.records.runs if record.table == name}
         seeds = sorted({*SEEDS, *(seed for seed in found if seed is not None)})
-        micro = ["micro @1", "micro @64"] if group == MACRO else []
-        head = ["", *(f"recall@1, seed {seed}" for seed in seeds), "best epoch", "recall@1", "recall@64", *micro]
+        beside = {MICRO: "micro", UNSEEN: "unseen"}[groups[1]]
+        head = ["", *(f"recall@1, seed {seed}" for seed in seeds), "best epoch", "recall@1", "recall@64"]
         rows = []
-        for row in self.rows(name):
-            runs = self.records.of_row(name, row)
-            rows.append([name_of(row), *self._cells(runs, seeds, group), *_paper_cells(paper.get(row, ()))])
-            rows += [self._baseline(system, of, seeds, group) for system, of in self._baselines(name, row)]
-        return table([*head, "paper @1", "paper @64"], rows)
+        for of, row in [(name, row) for row in self.rows(name)] + [(BASELINES_OF.get(name, ""), "untrained")]:
+            runs = self.records.of_row(of, row)
+            if runs or of == name:
+                rows.append([name_of(row), *self._cells(runs, seeds, groups), *_paper_cells(paper.get(row, ()))])
+            rows += [self._baseline(system, found, seeds, groups) for system, found in self._baselines(of, row)]
+        return table([*head, f"{beside} @1", f"{beside} @64", "paper @1", "paper @64"], rows)
 
-    def _cells(self, runs: Mapping[Seed, Record], seeds: Sequence[int], group: str) -> list[str]:
+    def _cells(self, runs: Mapping[Seed, Record], seeds: Sequence[int], groups: Sequence[str]) -> list[str]:
         """recall@1 of each seed in its own column, the best epochs, then means."""
         of_seeds = [""] * len(seeds)
         if None not in runs:
-            of_seeds = [shown(runs[seed].figure(group, "recall@1")) if seed in runs else NOT_RUN for seed in seeds]
-        groups = [MACRO, MICRO] if group == MACRO else [MICRO]
+            of_seeds = [shown(runs[seed].figure(groups[0], "recall@1")) if seed in runs else NOT_RUN for seed in seeds]
         means = [mean_of(list(runs.values()), of, at) for of in groups for at in ("recall@1", "recall@64")]
         return [*of_seeds, best_epochs(list(runs.values())), *means]
 
@@ -105,8 +120,9 @@ class Tables:
         for record in self.records.of_row(name, row).values() if row == "untrained" else ():
             yield from list(record.systems.items())[1:]
 
-    def _baseline(self, system: str, of: Mapping[str, Mapping[str, Interval]], seeds: Any, group: str) -> list[str]:
-        groups = [MACRO, MICRO] if group == MACRO else [MICRO]
+    def _baseline(
+        self, system: str, of: Mapping[str, Mapping[str, Interval]], seeds: Sequence[int], groups: Sequence[str]
+    ) -> list[str]:
         figures = [shown(of.get(name, {}).get(at)) for name in groups for at in ("recall@1", "recall@64")]
         return [system, *[""] * len(seeds), "-", *figures, "-", "-"]
 
@@ -166,18 +182,19 @@ class Tables:
 
     def gradients(self) -> str:
         rows = []
-        for name in CLIPPED:
+        for name in ROWS_OF:
             for row, by_seed in self.verdicts.gradient_norms(name).items():
                 norms = list(by_seed.values())
                 mean, deviation = (f"{np.mean([of(values) for values in norms]):.3g}" for of in (np.mean, np.std))
                 variations = [f"{variation(by_seed[seed]):.3f}" if seed in by_seed else NOT_RUN for seed in SEEDS]
-                rows.append([f"{name_of(row)}{run_length(name)}", mean, deviation, *variations])
+                rows.append([f"{name_of(row)}{ROWS_OF[name]}", mean, deviation, *variations])
         seeds = (f"coefficient of variation, seed {seed}" for seed in SEEDS)
         return table(["", "mean norm", "standard deviation", *seeds], rows) if rows else f"{NOT_RUN}."
 
     def orderings(self, name: str) -> str:
         figure = "auPR" if name == "nil" else "coefficient of variation" if name == "gradients" else "recall@1"
         head = ["ordering", f"difference of {figure} here", "by seed", "paper", "verdict"]
+        head += ["micro"] if name in ZERO_SHOTS else []
         return table(head, [verdict.cells for verdict in self.verdicts.by_table[name]])
 
     def settings(self, name: str) -> str:
@@ -186,7 +203,7 @@ class Tables:
         if not found:
             return ""
         told = [flat(record.settings) for record in found]
-        shared = [f"{SHOWN[key]} {told[0][key]}" for key in SHOWN if _is_same(told, key)]
+        shared = [f"{SHOWN[key]} {told[0][key]}" for key in SHOWN if _is_same(told, key) and told[0][key] is not None]
         keys = sorted(set.intersection(*map(set, told)) - COMPARED)
         others = [_by_value(key, found, told) for key in keys if not _is_same(told, key)]
         seconds = [record.seconds["run"] or 0 for record in found if not record.is_resumed]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import shlex
 import subprocess
@@ -17,6 +16,7 @@ import yaml
 import pel_ray as package
 from pel_ray.runtime import Resources, ask_of
 from pel_ray.steps.encode_kb import EncodeSettings
+from tests.scripts import script_at
 
 pytestmark = pytest.mark.jobs
 
@@ -122,24 +122,15 @@ def test_what_the_dockerfile_copies_is_there_and_sent() -> None:
     assert names == sent and all((TOP / name).exists() for name in names)
 
 
-def loaded(path: Path) -> Any:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_the_readme_shows_the_sizing_table_as_computed() -> None:
-    sizing = loaded(CLUSTER / "sizing.py")
+    sizing = script_at("cluster/sizing.py")
     assert sizing.table() in (CLUSTER / "README.md").read_text()
     assert sizing.SHARD_ROWS == EncodeSettings.model_fields["shard_rows"].default
 
 
 def test_the_simulated_cluster_is_slowed_by_what_costs_most() -> None:
-    simulation = loaded(TOP / "benchmarks" / "_simulation.py")
-    sizing = loaded(CLUSTER / "sizing.py")
+    simulation = script_at("benchmarks/_simulation.py")
+    sizing = script_at("cluster/sizing.py")
     free = {"driver_seconds": 0.0, "start_seconds": 0.0, "storage_bytes": 1e30, "spread": 0.0}
     shards = -(-sizing.ENTITIES // sizing.SHARD_ROWS)
     for workers in (1, 8, 64):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from types import ModuleType
 
@@ -15,18 +14,12 @@ from pel_ray.steps.train_plan import TrainPlan, TrainSettings
 from tests.models import write_encoder
 from tests.ranking_set import NUM_ENTITIES, NUM_MENTIONS, entity, mention
 from tests.samples import write_jsonl
-
-HOME = Path(__file__).parent.parent
-SCRIPT = HOME / "jobs" / "paper" / "open" / "mnrl.py"
+from tests.scripts import HOME, script_at
 
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("mnrl", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    return script
+    return script_at("jobs/paper/open/mnrl.py")
 
 
 def test_both_towers_learn_the_same_finite_weights(script: ModuleType, tmp_path: Path) -> None:
