@@ -137,7 +137,7 @@ def main() -> None:
         if not quick:
             rates_of_searching(home, 1024)
     share = each / (each + SHARD_ROWS / encoding[1])
-    figures.at_most("scale_coordination_share_of_a_shard_here", share, 0.05)
+    figures.at_most("scale_coordination_share_of_a_cluster_shard", share, 0.05)
     show_simulation(Costs(driver_seconds=each))
     figures.finish()
 

@@ -26,7 +26,7 @@ class Resources(Settings):
     """With what a step runs."""
 
     workers: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
-    """Workers; auto: one here, with the GPU or all cores; on a cluster one per GPU, or per node without GPUs."""
+    """Workers; auto: one on one machine, with a GPU or all cores; on several nodes one per GPU, or per node without."""
     cpus: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
     """CPU cores (and threads) of a worker."""
     gpus: Annotated[float, Field(ge=0)] | Literal["auto"] = "auto"
@@ -164,7 +164,7 @@ class _Host:
 
 
 class WarmActors:
-    """The workers of one machine: actors that stay for all phases, as to start them anew would cost seconds each time.
+    """The workers of one machine: actors that stay from phase to phase, as to start them anew would cost seconds.
 
     Ray Data's loop and its actors would take 4% of a core from them all the while, and buy nothing where there is one
     node: no data moves here but a shard's number and its receipt.

@@ -14,7 +14,7 @@ from pel_ray.arrays import read_array
 from pel_ray.artifacts import Input, Request, Work, building, finished, read_manifest
 from pel_ray.baselines import dictionary_hits, tfidf_hits
 from pel_ray.errors import ArtifactError, SettingsError
-from pel_ray.golds import GoldMentions, gold_mentions
+from pel_ray.golds import GoldMentions, entities_at, gold_mentions
 from pel_ray.index import Index
 from pel_ray.metrics import RECALL_AT, GoldPolicy
 from pel_ray.nil import NilThreshold, read_threshold, store_threshold
@@ -218,8 +218,10 @@ def _systems(plan: EvaluatePlan, mentions: GoldMentions, pools: PoolFilter | Non
 
 
 def baseline_hits(plan: EvaluatePlan, mentions: GoldMentions, pools: PoolFilter | None) -> dict[str, Hits]:
-    texts = [name for table in plan.data.mentions.tables(["mention"]) for name in table["mention"].to_pylist()]
-    names = [texts[row] for row in mentions.rows]
+    if not plan.baselines:
+        return {}
+    texts = entities_at(plan.data.mentions, mentions.rows, ["mention"])
+    names = [texts[row]["mention"] for row in mentions.rows]
     return {name: BASELINES[name](plan.data.kb, names, plan.num_hits, pools) for name in plan.baselines}
 
 

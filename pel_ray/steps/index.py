@@ -53,7 +53,7 @@ class IndexSettings(Settings):
     out: Path
     """Folder (or URI) for the index."""
     kind: Annotated[str, Field(min_length=1)] = "auto"
-    """auto, flat, hnsw, ivf, ivf_fp16, pq, or a FAISS factory string such as IVF1024,SQ8."""
+    """auto, flat, hnsw, ivf, ivf_fp16, ivf_sq8, pq, or a FAISS factory string such as IVF1024,SQ8."""
     memory: Annotated[str, AfterValidator(_checked_memory)] | None = None
     """The most that a shard may take while it is built, as in 4G or 512M; by default 80% of what is free here."""
     min_recall: float = Field(default=0.99, ge=0, le=1)
