@@ -194,13 +194,14 @@ def finished(folder: Location, request: Request, *, overwrite: bool = False) -> 
 
 
 @contextmanager
-def building(folder: Location, request: Request, *, resumable: bool = False) -> Iterator[Work]:
+def building(folder: Location, request: Request, *, resumable: bool = False, option: str = "--out") -> Iterator[Work]:
     """The folder in the making: finished with its manifest when the block ends well, cleared when it fails.
 
-    A resumable step keeps the files of this request from one try to the next: each is whole under its name.
+    A resumable step keeps the files of this request from one try to the next: each is whole under its name. `option`
+    is how a user names the folder.
     """
     began = time.monotonic()
-    with _only_writer(folder):
+    with _only_writer(folder, option):
         old_files = _counted_files(folder)
         work = Work(folder, request)
         try:
@@ -217,7 +218,7 @@ def building(folder: Location, request: Request, *, resumable: bool = False) -> 
 
 
 @contextmanager
-def _only_writer(folder: Location) -> Iterator[None]:
+def _only_writer(folder: Location, option: str) -> Iterator[None]:
     """Refuses a second run that would write the same local folder. A bucket has no locks: there it is up to users."""
     if not folder.is_local:
         yield
@@ -229,7 +230,7 @@ def _only_writer(folder: Location) -> Iterator[None]:
             folder.make_folder()
             descriptor = os.open(file.path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            _lock(descriptor, file)
+            _lock(descriptor, file, option)
             try:
                 yield
             finally:
@@ -241,7 +242,7 @@ def _only_writer(folder: Location) -> Iterator[None]:
             location.delete_folder_if_empty()
 
 
-def _lock(descriptor: int, file: Location) -> None:
+def _lock(descriptor: int, file: Location, option: str) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # The other run may have finished and deleted the file between its opening and its lock.
@@ -253,7 +254,7 @@ def _lock(descriptor: int, file: Location) -> None:
         is_ours = error.errno in (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
     if not is_ours:
         raise ArtifactError(
-            f"{file.parent} is being written by another run. Wait for it, or choose another --out folder"
+            f"{file.parent} is being written by another run. Wait for it, or choose another {option} folder"
         )
 
 

@@ -22,6 +22,7 @@ EXCLUDES = (
 """Patterns as in .gitignore; .gitignore and .rayignore files count too, as they do for `ray job submit`."""
 IGNORE_FILES = (".gitignore", ".rayignore")
 NUM_LARGEST = 3
+_LEFT_OUT = "so it cannot go to the cluster. Leave it out with --exclude PATTERN"
 
 
 @dataclass(frozen=True)
@@ -70,10 +71,10 @@ def _sizes(folder: Path, excludes: Sequence[str]) -> dict[str, int]:
     seen: list[Path] = []
 
     def count(path: Path) -> None:
+        _check_can_go(path)
         if path.is_dir():
             seen.append(path)
         elif path.is_file():
-            _check_readable(path)
             sizes[path.relative_to(folder).as_posix()] = path.stat().st_size
 
     silent = logging.getLogger(f"{__name__}.walk")
@@ -90,13 +91,19 @@ def _sizes(folder: Path, excludes: Sequence[str]) -> dict[str, int]:
     return sizes
 
 
-def _check_readable(file: Path) -> None:
-    """Ray would find out only when it sends the file."""
+def _check_can_go(path: Path) -> None:
+    """Ray would find out only when it sends the file, or wait for ever for who writes into a pipe."""
     try:
-        file.open("rb").close()
+        path.name.encode()
+        if path.is_fifo():
+            raise InputError(str(path), f"is a pipe, {_LEFT_OUT}")
+        if path.is_file():
+            path.open("rb").close()
+    except UnicodeEncodeError as error:
+        shown = str(path).encode(errors="surrogateescape").decode(errors="replace")
+        raise InputError(shown, f"has a name that is not UTF-8, {_LEFT_OUT}") from error
     except OSError as error:
-        problem = f"cannot be read ({error.strerror}), so it cannot go to the cluster"
-        raise InputError(str(file), f"{problem}. Leave it out with --exclude PATTERN") from error
+        raise InputError(str(path), f"cannot be read ({error.strerror}), {_LEFT_OUT}") from error
 
 
 def _unreadable(folder: Path, reason: str) -> InputError:

@@ -11,7 +11,9 @@ from pel_ray.spec import spec_files
 
 def relative_to_here(name: str) -> str:
     """A spec below the working directory as a path from there, which holds on a cluster too; any other as it is."""
-    inside = os.path.relpath(name) if os.path.isabs(name) else name
+    if "://" in name:
+        return name
+    inside = os.path.relpath(name)
     return name if _is_outside(inside) else inside
 
 

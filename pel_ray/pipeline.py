@@ -58,7 +58,9 @@ class PipelineSettings(Settings):
 
 def read_pipeline(spec: str, sets: Sequence[str], out: str | None) -> PipelineSettings:
     """The pipeline of a file, each step as often as it is done; `--set NAME.key=value` changes a setting of a step."""
-    found = resolve(PipelineSettings, spec=spec, flags={"out": out} if out else None)
+    found = resolve(PipelineSettings, spec=spec, flags={} if out is None else {"out": out})
+    if "out" in found.values:
+        raise SettingsError(f"{spec}: values.out is not a value: {{out}} stands for the pipeline's own `out`")
     for assignment in sets:
         _check_assignment(assignment)
     values = {**_assigned(found.values, filter(_is_value, sets)), "out": found.out}
@@ -66,6 +68,8 @@ def read_pipeline(spec: str, sets: Sequence[str], out: str | None) -> PipelineSe
         steps = [step for group in _groups(found.steps) for step in _rounds(group, values)]
     except SettingsError as error:
         raise SettingsError(f"{spec}: {error}") from error
+    except RecursionError as error:
+        raise SettingsError(f"{spec}: a setting contains itself (an alias, `*name`, within what it names)") from error
     names = [step.name for step in steps]
     for name in names:
         if names.count(name) > 1:
@@ -122,7 +126,7 @@ def _step_and_setting(names: Sequence[str], assignment: str) -> tuple[str, str]:
     key, _, value = assignment.partition("=")
     parts = key.split(".")
     splits = [(".".join(parts[:n]), f"{'.'.join(parts[n:])}={value}") for n in range(1, len(parts))]
-    return next((split for split in splits if any(fnmatchcase(name, split[0]) for name in names)), splits[0])
+    return next((split for split in splits if any(_matches(name, split[0]) for name in names)), splits[0])
 
 
 def _groups(steps: Sequence[Step]) -> Iterator[list[Step]]:
@@ -140,10 +144,15 @@ def _rounds(group: Sequence[Step], values: Mapping[str, Value]) -> Iterator[Step
 
 
 def _matching(names: Sequence[str], pattern: str, said: str) -> list[str]:
-    found = [name for name in names if fnmatchcase(name, pattern)]
+    found = [name for name in names if _matches(name, pattern)]
     if not found:
         _check_known(said, pattern, names, "a step")
     return found
+
+
+def _matches(name: str, pattern: str) -> bool:
+    # A name may itself look like a pattern: "[a]".
+    return name == pattern or fnmatchcase(name, pattern)
 
 
 def _check_known(said: str, name: str, known: Sequence[str], what: str) -> None:
@@ -162,8 +171,10 @@ def _filled(value: Any, values: Mapping[str, Value]) -> Any:
 
 
 def _text(text: str, values: Mapping[str, Value]) -> str:
-    for name, meant in values.items():
-        text = text.replace(f"{{{name}}}", str(meant))
+    # What a name stands for may hold other names, but none of them itself.
+    for _ in values:
+        for name, meant in values.items():
+            text = text.replace(f"{{{name}}}", str(meant))
     return text
 
 

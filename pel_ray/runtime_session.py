@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -22,6 +24,13 @@ QUIET = {
 HIDES_GPUS = "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"
 """Who asks for no GPU sees none: else torch would take one that is promised to somebody else."""
 SECONDS_TO_CONNECT = 10.0
+_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+"""What Ray tells the command of a job of itself."""
+
+
+def is_job() -> bool:
+    """Whether this is the command of a job that was submitted to a cluster."""
+    return _JOB in os.environ
 
 
 @contextmanager
@@ -35,14 +44,28 @@ def ray_session(num_cpus: int | None = None) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    if address := os.environ.get("RAY_ADDRESS"):
-        _join(address)
-    else:
-        _start(num_cpus or _cores())
+    with _own_signals():
+        if address := os.environ.get("RAY_ADDRESS"):
+            _join(address)
+        else:
+            _start(num_cpus or _cores())
     try:
         yield
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """Ray takes SIGTERM for itself, and would end with a code of its own and a dump."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in handlers.items():
+        if callable(handler):
+            signal.signal(number, handler)
 
 
 def _start(num_cpus: int) -> None:
@@ -91,7 +114,7 @@ def _for_workers() -> dict[str, Any]:
 
     A name that the job's own runtime environment has too would be refused; its workers have that one anyway.
     """
-    job = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")).get("runtime_env") or {}
+    job = json.loads(os.environ.get(_JOB, "{}")).get("runtime_env") or {}
     if HIDES_GPUS in (job.get("env_vars") or {}):
         return {}
     return {"env_vars": {HIDES_GPUS: os.environ.get(HIDES_GPUS, "1")}}

@@ -24,13 +24,15 @@ Answer = TypeVar("Answer")
 OLDEST_RAY = (2, 50)
 PORTS = {"http": 80, "https": 443}
 SECONDS_TO_CONNECT = 10.0
+SECONDS_TO_ANSWER = 30.0
 SECONDS_TO_RECONNECT = 60.0
 """A job server that is away for longer is taken for lost, and its jobs with it."""
 SECONDS_BETWEEN_LOOKS = 1.0
 AGENT_SECONDS = 60.0
 """To wait for the agent of a head that has just started."""
 NUM_LAST_LINES = 20
-WRONG_USAGE = 2
+NOT_AGAIN = (2, 3)
+"""Exit codes of wrong usage, and of what is done but for bad records, which are bad again."""
 CHATTY = (
     *("dashboard.modules.dashboard_sdk", "dashboard.modules.job.sdk"),
     *("_private.runtime_env.packaging", "_private.runtime_env.working_dir"),
@@ -61,7 +63,7 @@ class JobState:
     @property
     def is_worth_a_retry(self) -> bool:
         """A command that was wrongly used is wrong again; one that somebody stopped is not wanted."""
-        return self.status == "FAILED" and self.exit_code != WRONG_USAGE
+        return self.status == "FAILED" and self.exit_code not in NOT_AGAIN
 
     def __str__(self) -> str:
         how = f" with exit code {self.exit_code}" if self.status == "FAILED" and self.exit_code else ""
@@ -150,6 +152,9 @@ class JobServer:
 
         try:
             asyncio.run(tail())
+        except BrokenPipeError:
+            # Whoever reads what is shown has gone, as `head` does.
+            raise
         except (RuntimeError, OSError, aiohttp.ClientError):
             # The state, which the caller asks for next, says whether the job has ended or the server is away.
             logging.getLogger(__name__).debug("lost the log of %s", job)
@@ -193,13 +198,14 @@ def run_job(
     package: Package,
     *,
     retries: int,
+    begun: Callable[[str], None],
     say: Callable[[str], None],
     show: Callable[[str], None],
 ) -> JobState:
     """Submits and follows; a job that failed is submitted again, which does only what is not done yet."""
     for attempt in range(retries + 1):
         job = server.submit(entrypoint, package)
-        say(f"submitted job {job}")
+        begun(job)
         state = server.follow(job, show)
         if not state.is_worth_a_retry or attempt == retries:
             break
@@ -220,7 +226,7 @@ def _connect(address: str) -> Any:
     client_class = _client_class()
     # What RAY_ADDRESS says would win over what the client is told.
     with _explained(address), variable("RAY_API_SERVER_ADDRESS", address):
-        socket.create_connection(where, SECONDS_TO_CONNECT).close()
+        _check_answers(*where, address)
         try:
             client = client_class(address)
         except (KeyError, TypeError) as error:
@@ -235,12 +241,28 @@ def _connect(address: str) -> Any:
     return client
 
 
+def _check_answers(host: str, port: int, address: str) -> None:
+    """Ray's client would wait for ever for one that takes a request and says nothing."""
+    with socket.create_connection((host, port), SECONDS_TO_CONNECT) as probe:
+        if urlsplit(address).scheme == "http":
+            probe.settimeout(SECONDS_TO_ANSWER)
+            probe.sendall(f"GET /api/version HTTP/1.0\r\nHost: {host}\r\n\r\n".encode())
+            while probe.recv(4096):
+                pass
+
+
 def _host_and_port(address: str) -> tuple[str, int]:
     try:
         found = urlsplit(address)
         host, port = found.hostname, found.port or PORTS.get(found.scheme)
     except ValueError:
         host = port = None
+    else:
+        if found.password is not None:
+            raise JobError(
+                "the address of the job server has a password in it, which Ray does not use. Leave it out: a token is "
+                "shown by RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
+            )
     if not host or not port or found.scheme not in PORTS:
         raise JobError(f"{address} is not the address of a job server. Expected one like http://head:8265")
     return host, port

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from pel_ray import submission
-from pel_ray.cli.jobs import command_of
+from pel_ray.cli.jobs import command_of, interruptible
 from pel_ray.errors import InputError, JobError, SettingsError
 from pel_ray.job_package import make_package
 from pel_ray.submission import JobServer, JobState
@@ -371,6 +371,53 @@ def test_a_job_server_that_never_answers_again_is_lost(monkeypatch: pytest.Monke
         JobServer(address).follow("job", str)
 
 
+def test_a_server_that_takes_a_request_and_says_nothing_is_given_up(
+    pel_ray: RunCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submission, "SECONDS_TO_ANSWER", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        assert f"no job server answers at {address} (timed out)" in pel_ray("status", "--address", address).error
+
+
+@pytest.mark.filterwarnings("ignore:ssl=None is deprecated:DeprecationWarning")  # Of how Ray calls aiohttp.
+def test_following_ends_when_nobody_reads_it_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def tail(job: str) -> AsyncIterator[str]:
+        yield "a line\n"
+
+    def show(text: str) -> None:
+        raise BrokenPipeError
+
+    with web_server(FailingServer({}, {})) as address:
+        server = JobServer(address)
+        monkeypatch.setattr(server._client, "tail_job_logs", tail)
+        with pytest.raises(BrokenPipeError):
+            server.follow("job", show)
+
+
+def test_a_job_goes_on_only_if_it_was_submitted(capsys: pytest.CaptureFixture[str]) -> None:
+    def stopped() -> JobState:
+        raise KeyboardInterrupt
+
+    with web_server(FailingServer({}, {})) as address:
+        server = JobServer(address)
+    for jobs, said in (([], ""), (["one", "two"], f"job two goes on; see `pel-ray status --address {address} two`")):
+        with pytest.raises(KeyboardInterrupt):
+            interruptible(stopped, server, jobs)
+        assert capsys.readouterr().err.startswith(said) and bool(said) == bool(jobs)
+
+
+@pytest.mark.parametrize("command", ["status", "logs", "stop"])
+def test_a_job_without_a_name_is_wrong_usage(pel_ray: RunCommand, command: str) -> None:
+    result = pel_ray(command, "--address", "http://head:8265", "")
+    assert result.code == 2 and "is empty; `pel-ray status` lists the jobs" in result.err
+
+
+def test_a_password_in_an_address_is_refused_and_not_shown(pel_ray: RunCommand) -> None:
+    error = pel_ray("status", "--address", "http://me:secret@head:8265").error
+    assert "has a password in it" in error and "secret" not in error
+
+
 def test_what_is_no_address_of_a_job_server_is_one_line(pel_ray: RunCommand) -> None:
     nobody = f"http://127.0.0.1:{free_port()}"
     assert f"no job server answers at {nobody}" in pel_ray("status", "--address", nobody).error
@@ -401,6 +448,17 @@ def test_the_package_holds_code_and_no_data(project: Path) -> None:
     with pytest.raises(InputError, match=r"The largest are jobs \(0.0 MiB\).*--exclude PATTERN"):
         make_package(project, max_bytes=10)
     assert set(make_package(project, ["code*"]).sizes) == {"jobs/encode.yaml", ".gitignore"}
+
+
+def test_what_cannot_go_is_named(project: Path) -> None:
+    os.mkfifo(project / "pipe")
+    with pytest.raises(InputError, match="pipe: is a pipe, so it cannot go to the cluster.*--exclude PATTERN"):
+        make_package(project)
+    (project / "pipe").unlink()
+    Path(os.fsdecode(os.fsencode(project) + b"/bad\xffname")).touch()
+    with pytest.raises(InputError, match="bad\ufffdname: has a name that is not UTF-8, so it cannot go"):
+        make_package(project)
+    assert make_package(project, ["bad*"]).sizes
 
 
 @pytest.mark.parametrize("folder", ["", "notes", "node_modules"])
@@ -450,6 +508,8 @@ def test_what_may_not_be_read_is_named(without_rights: Path) -> None:
         (["submit", "train"], 2, "no command to submit"),
         (["import", "obi", "x"], 2, "'obi' is no command"),
         (["encode-kb", "/kb", "--no-such"], 2, "--no-such"),
+        (["train"], 2, "data is missing"),
+        (["train", "/set", "--out", "/shared/x", "--set", "optimizer.lr=1"], 2, "did you mean 'optimiser'?"),
         (["encode-kb", "/kb", "--out", "runs/x"], 1, "would be in a temporary place of the cluster and be lost"),
         (["encode-kb", "data", "--out", "/shared/x"], 1, "kb data: is here but does not go to the cluster"),
         (["link", "/runs/hpo"], 1, "files -: is what is piped in here"),
@@ -475,6 +535,8 @@ def test_what_cannot_work_on_a_cluster_is_refused_before_it_is_sent_or_printed(
         (["run", "jobs/all.yaml", "--set", "vectors.kb=data"], "step vectors: kb data: is here but does not go"),
         (["run", "jobs/all.yaml", "--set", "vectors.out=x"], "step vectors: out x: a relative folder would be"),
         (["encode-kb", "--spec", "../outside.yaml"], "../outside.yaml: is outside of the working directory"),
+        (["encode-kb", "--spec", "jobs/wrong.yaml"], "jobs/wrong.yaml: unknown key 'shard_row'; did you mean"),
+        (["run", "jobs/all.yaml", "--set", "vectors.shard_row=2"], "step vectors: unknown key 'shard_row'"),
     ],
 )
 def test_a_job_whose_specs_or_steps_would_miss_something_is_refused(
@@ -485,11 +547,27 @@ def test_a_job_whose_specs_or_steps_would_miss_something_is_refused(
     step = "{name: vectors, run: encode-kb, spec: jobs/more.yaml, with: {out: '{out}/vectors'}}"
     (project / "jobs" / "all.yaml").write_text(f"out: /shared/all\nsteps: [{step}]\n")
     (project / "outside.yaml").write_text("kb: /kb\nout: /shared/vectors\n")
+    (project / "jobs" / "wrong.yaml").write_text("kb: /kb\nout: /shared/vectors\nshard_row: 2\n")
     (project / "jobs" / "tiny.yaml").write_text("kb: /kb\nout: /shared/vectors\nmodel: {encoder: runs/x}\n")
     if "../outside.yaml" in words:
         monkeypatch.chdir(project / "jobs")
     result = pel_ray("submit", "--address", f"http://127.0.0.1:{free_port()}", "--", *words)
     assert expected in result.error
+
+
+def test_a_spec_named_by_way_of_another_folder_is_found_on_the_cluster_too(
+    pel_ray: RunCommand, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "jobs" / "plain.yaml").write_text("kb: /kb\nout: /shared/vectors\n")
+    monkeypatch.chdir(project / "jobs")
+    flags = ["--address", "http://head:8265", "--print"]
+    assert "--spec plain.yaml" in pel_ray("submit", *flags, "--", "encode-kb", "--spec", "../jobs/plain.yaml").out
+
+
+def test_an_address_behind_the_command_is_that_of_the_cluster(pel_ray: RunCommand, project: Path) -> None:
+    nobody = f"http://127.0.0.1:{free_port()}"
+    for address in (["--address", nobody], [f"--address={nobody}"]):
+        assert f"no job server answers at {nobody}" in pel_ray("submit", "--", "show", "/shared/x", *address).error
 
 
 def test_a_spec_says_which_command_it_is_for(tmp_path: Path) -> None:
@@ -499,6 +577,9 @@ def test_a_spec_says_which_command_it_is_for(tmp_path: Path) -> None:
         assert f"pel-ray {shlex.join([name, *rest[:-2]])}" in spec.read_text(), spec
     uri = (JOBS / "encode-kb.yaml").as_uri()
     assert command_of([uri]) == ["encode-kb", "--spec", uri]
+    odd = tmp_path / "it's ünï.yaml"
+    odd.write_text(f'# Command   pel-ray okb --spec "{odd.name}"\nout: x\n')
+    assert command_of([str(odd)]) == ["okb", "--spec", str(odd)]
     silent = tmp_path / "silent.yaml"
     silent.write_text("# Command   pel-ray train --spec other.yaml\nout: x\n")
     with pytest.raises(SettingsError, match="does not say which command it is for"):
@@ -510,8 +591,9 @@ def test_only_what_may_succeed_the_next_time_is_worth_a_retry() -> None:
         return JobState("job", status, "pel-ray", exit_code, "").is_worth_a_retry
 
     assert is_worth("FAILED", 1) and is_worth("FAILED", None) and is_worth("FAILED", 137)
-    # 2 is wrong usage.
-    assert not is_worth("FAILED", 2) and not is_worth("STOPPED", 143) and not is_worth("SUCCEEDED", 0)
+    # 2 is wrong usage; 3 that all but bad records is done.
+    assert not is_worth("FAILED", 2) and not is_worth("FAILED", 3)
+    assert not is_worth("STOPPED", 143) and not is_worth("SUCCEEDED", 0)
 
 
 def test_an_exit_code_is_never_that_of_success_unless_the_job_succeeded() -> None:

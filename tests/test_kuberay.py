@@ -142,6 +142,14 @@ def test_the_manifest_of_a_job_is_what_submit_writes(pel_ray: RunCommand, tmp_pa
     lines = (CLUSTER / "kuberay-rayjob.yaml").read_text().splitlines(keepends=True)
     written = (tmp_path / "job.yaml").read_text()
     assert "".join(line for line in lines if not line.startswith("# ")) == written
+    assert pel_ray("submit", "--kuberay", "job.yaml", "--", *JOB).code == 0
+
+
+def test_a_spec_is_not_replaced_by_the_manifest_of_its_job(pel_ray: RunCommand, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(OKB)
+    refused = pel_ray("submit", "--kuberay", "mine.yaml", "--", "okb", "--spec", "mine.yaml").error
+    assert "mine.yaml: is something else than a RayJob manifest" in refused
+    assert (tmp_path / "mine.yaml").read_text() == OKB
 
 
 ENCODE = "kb: /shared/kb\nout: /shared/vectors\nresources: {workers: 3, cpus: 4}\n"

@@ -105,6 +105,13 @@ def test_plan_shows_every_setting_and_starts_nothing(files: None, tmp_path: Path
         ("encode.yaml", "'{otu}.yaml'", "step vectors: spec has {otu}"),
         ("{out}/index", "{otu}/index", "pipeline.yaml: step index: with.out has {otu}"),
         ("layers: 1", "encoder: ['{otu}']", "step vectors: with.model.encoder has {otu}"),
+        ("run: index\n", "run: encode-kb\n    with: &a {kb: *a}\n", "a setting contains itself"),
+        ("out: made", "out: made\nvalues: {out: other}", "values.out is not a value: {out} stands for"),
+        (
+            "name: index",
+            "name: again\n    run: encode-kb\n    with: {kb: other, out: '{out}/./vectors'}\n  - name: index",
+            "steps vectors and again have the same out, made/./vectors. Give each a folder of its own",
+        ),
         (
             "name: index",
             "for: {x: ['']}\n    name: '{x}'",
@@ -125,6 +132,7 @@ def test_a_bad_pipeline_is_refused_before_anything_starts(
     [
         (("--set", "vector.store=fp32"), "'vector' is not a step of this pipeline, which has data, vectors, index"),
         (("--only", "vec"), "'vec' is not a step of this pipeline"),
+        (("--out", ""), "out is '': string should have at least 1 character"),
         (("--set", "seed=3"), "'seed' is not a value of this pipeline, which has none"),
         (
             ("--set", "vectors.out=x/{out}"),
@@ -202,10 +210,19 @@ def test_a_number_is_a_name_and_a_spec_too(table: None, tmp_path: Path, pel_ray:
     assert [step["with"]["model"]["layers"] for step in shown[:-1:2]] == [1, 2]
 
 
-def test_a_value_may_be_made_of_another(table: None, tmp_path: Path, pel_ray: RunCommand) -> None:
-    (tmp_path / "table.yaml").write_text(TABLE.replace("toy/kb", '"{out}/kb"'))
+@pytest.mark.parametrize("values", ["kb: '{top}/kb', top: '{out}/x'", "top: '{out}/x', kb: '{top}/kb'"])
+def test_a_value_may_be_made_of_others_before_and_after_it(
+    table: None, tmp_path: Path, pel_ray: RunCommand, values: str
+) -> None:
+    (tmp_path / "table.yaml").write_text(TABLE.replace("kb: toy/kb", values))
     shown = yaml.safe_load(pel_ray("run", "table.yaml", "--plan", "--only", "a-1").out)
-    assert shown[0]["with"]["kb"] == "made/kb"
+    assert shown[0]["with"]["kb"] == "made/x/kb"
+
+
+def test_a_name_that_looks_like_a_pattern_is_a_name(table: None, tmp_path: Path, pel_ray: RunCommand) -> None:
+    (tmp_path / "table.yaml").write_text(TABLE.replace("name: end", 'name: "[end]"'))
+    shown = yaml.safe_load(pel_ray("run", "table.yaml", "--plan", "--only", "[end]", "--set", "[end].kind=flat").out)
+    assert [(step["name"], step["with"]["kind"]) for step in shown] == [("[end]", "flat")]
 
 
 @pytest.mark.parametrize(

@@ -12,17 +12,27 @@ from pathlib import Path
 import click
 
 from pel_ray import console
+from pel_ray.cli.options import split_address
 from pel_ray.cli.told import told_by
-from pel_ray.errors import SettingsError
+from pel_ray.errors import InputError, SettingsError
 from pel_ray.job_package import EXCLUDES, Package, make_package
 from pel_ray.job_specs import files_to_send
 from pel_ray.kuberay import IMAGE, job_manifests, manifest_text
 from pel_ray.spec import read_spec
-from pel_ray.storage import locate, locate_file
+from pel_ray.storage import Location, locate, locate_file
 from pel_ray.submission import JobServer, JobState, equivalent_line, run_job
 
 NOT_FOR_A_CLUSTER = ("submit", "status", "logs", "stop")
 SPEC_ENDINGS = (".yaml", ".yml")
+
+KIND = "kind: RayJob"
+
+
+def _named(context: click.Context, parameter: click.Parameter, job: str | None) -> str | None:
+    if job == "":
+        raise click.BadParameter("is empty; `pel-ray status` lists the jobs of a cluster", context, parameter)
+    return job
+
 
 _address = click.option(
     "--address",
@@ -60,8 +70,10 @@ def submit(
     The working directory goes along without data, runs, .git and caches; the log is shown as it grows and the exit code
     is that of the command. Folders must be absolute paths on storage that all nodes share, or s3:// URIs.
     """
-    words = command_of(command)
+    words, behind = split_address(command_of(command))
+    address = behind or address
     if kuberay is not None:
+        _check_replaceable(locate(kuberay))
         told = told_by(words)
         told.check_for_pods()
         files = files_to_send(told.specs)
@@ -93,18 +105,28 @@ def _run(server: JobServer, entrypoint: str, package: Package, retries: int, fol
     console.say(f"sending the working directory: {package}")
     if not follow:
         job = server.submit(entrypoint, package)
-        console.say(f"submitted job {job}")
+        _begun(job)
         console.say(f"follow it with: pel-ray logs --address {server.address} --follow {job}")
         return
-    state = _interruptible(
-        lambda: run_job(server, entrypoint, package, retries=retries, say=console.say, show=_show_log), server
-    )
-    _finish(server, state)
+    jobs: list[str] = []
+
+    def begun(job: str) -> None:
+        jobs.append(job)
+        _begun(job)
+
+    def follow_it() -> JobState:
+        return run_job(server, entrypoint, package, retries=retries, begun=begun, say=console.say, show=_show_log)
+
+    _finish(server, interruptible(follow_it, server, jobs))
+
+
+def _begun(job: str) -> None:
+    console.say(f"submitted job {job}")
 
 
 @click.command("status", epilog="Example: pel-ray status --address http://head:8265 raysubmit_4LamXRuQpYdSMg7J")
 @_address
-@click.argument("job", required=False)
+@click.argument("job", required=False, callback=_named)
 def status(address: str | None, job: str | None) -> None:
     """Say how far a job is and, if it failed, its last lines; without JOB, list all jobs."""
     server = JobServer(_given(address))
@@ -121,19 +143,19 @@ def status(address: str | None, job: str | None) -> None:
 @click.command("logs", epilog="Example: pel-ray logs --address http://head:8265 --follow raysubmit_4LamXRuQpYdSMg7J")
 @_address
 @click.option("--follow", is_flag=True, help="Go on until the job has ended, and exit with its code.")
-@click.argument("job")
+@click.argument("job", callback=_named)
 def logs(address: str | None, follow: bool, job: str) -> None:
     """Show what a job has written."""
     server = JobServer(_given(address))
     if not follow:
         _show_log(server.log(job))
         return
-    _finish(server, _interruptible(lambda: server.follow(job, _show_log), server))
+    _finish(server, interruptible(lambda: server.follow(job, _show_log), server, [job]))
 
 
 @click.command("stop", epilog="Example: pel-ray stop --address http://head:8265 raysubmit_4LamXRuQpYdSMg7J")
 @_address
-@click.argument("job")
+@click.argument("job", callback=_named)
 def stop(address: str | None, job: str) -> None:
     """End a job; what it has finished stays, and submitting it again goes on from there."""
     server = JobServer(_given(address))
@@ -162,13 +184,21 @@ def _command_of_spec(path: str) -> list[str]:
     read_spec(path)
     file = locate_file(path)
     for line in file.read_bytes().decode().splitlines():
-        found = re.match(r"#.*\bpel-ray ((?:[a-z][a-z-]* ){1,2})(--spec )?\S*" + re.escape(file.name), line)
+        where = r"(?:\S*|['\"].*)" + re.escape(file.name)
+        found = re.match(r"#.*\bpel-ray ((?:[a-z][a-z-]* ){1,2})(--spec )?" + where, line)
         if found:
             return [*found[1].split(), *(["--spec"] if found[2] else []), path]
+    example = f"train --spec {shlex.quote(path)}"
     raise SettingsError(
-        f"{path}: does not say which command it is for. Name it, as in `submit -- train --spec {path}`, or at the top "
-        f"of the file: `# Command   pel-ray train --spec {path}`"
+        f"{path}: does not say which command it is for. Name it, as in `submit -- {example}`, or at the top of the "
+        f"file: `# Command   pel-ray {example}`"
     )
+
+
+def _check_replaceable(file: Location) -> None:
+    """A manifest may be written again; a spec that was given in its place would be gone."""
+    if file.is_file() and KIND.encode() not in file.read_bytes():
+        raise InputError(str(file), "is something else than a RayJob manifest. Give --kuberay the name of a new file")
 
 
 def _given(address: str | None) -> str:
@@ -177,11 +207,14 @@ def _given(address: str | None) -> str:
     return address
 
 
-def _interruptible(follow: Callable[[], JobState], server: JobServer) -> JobState:
+def interruptible(follow: Callable[[], JobState], server: JobServer, jobs: Sequence[str]) -> JobState:
+    """`jobs` are those that were submitted by the time that it is stopped, the last one running."""
     try:
         return follow()
     except KeyboardInterrupt:
-        click.echo(f"the job goes on; see `pel-ray status --address {server.address}`, or `stop` it", err=True)
+        for job in jobs[-1:]:
+            said = f"see `pel-ray status --address {server.address} {job}`, or `stop` it"
+            click.echo(f"job {job} goes on; {said}", err=True)
         raise
 
 
@@ -195,7 +228,9 @@ def _finish(server: JobServer, state: JobState) -> None:
 
 def _show_failure(server: JobServer, state: JobState) -> None:
     lines = server.last_lines(state.job)
-    click.echo(f"pel-ray: {state}; its last lines:" if lines else f"pel-ray: {state}: {state.message}", err=True)
+    # A command that did not start has left no code, and Ray says why.
+    why = f": {state.message}" if state.exit_code is None or not lines else ""
+    click.echo(f"pel-ray: {state}{why}{'; its last lines:' if lines else ''}", err=True)
     for line in lines:
         click.echo(f"    {line}", err=True)
 

@@ -36,15 +36,22 @@ class ClusterCommand(click.Command):
             return super().invoke(ctx)
         from pel_ray.cli.jobs import submit_words
 
-        return submit_words(address, _without_address(ctx.meta[WORDS]))
+        return submit_words(address, split_address(ctx.meta[WORDS])[0])
 
 
 class SettingsCommand(ClusterCommand):
     """A command that is all settings, so that a pipeline can run it too."""
 
-    def __init__(self, *, model: type[Settings], run_settings: Callable[[Any], None], **rest: Any) -> None:
+    def __init__(
+        self,
+        *,
+        model: type[Settings],
+        run_settings: Callable[[Any], None],
+        settings_given: Callable[..., Settings],
+        **rest: Any,
+    ) -> None:
         super().__init__(**rest)
-        self.model, self.run_settings = model, run_settings
+        self.model, self.run_settings, self.settings_given = model, run_settings, settings_given
 
 
 def settings_command(
@@ -66,19 +73,22 @@ def settings_command(
     fields = dict(_simple_fields(model, nested))
     positions = [argument] if isinstance(argument, str) else list(argument)
 
-    def callback(spec: str | None, sets: Sequence[str], only_plan: bool, **given: Any) -> None:
+    def settings_given(spec: str | None, sets: Sequence[str], **given: Any) -> Settings:
         flags: dict[str, Any] = {}
-        for field, value in given.items():
+        for field, (path, _) in fields.items():
+            value = given.get(field)
             if value is not None and value != ():
-                as_list = list(value) if field in positions and isinstance(value, tuple) else _value(value)
-                flags[fields[field][0]] = as_list
+                flags[path] = list(value) if field in positions and isinstance(value, tuple) else _value(value)
         try:
-            settings = resolve(model, spec=spec, sets=sets, flags=flags)
+            return resolve(model, spec=spec, sets=sets, flags=flags)
         except SettingsError as error:
             if spec is None:
                 # All of it came from the command line: wrong usage, not a wrong file.
                 raise click.UsageError(str(error)) from error
             raise
+
+    def callback(only_plan: bool, **given: Any) -> None:
+        settings = settings_given(**given)
         if only_plan:
             click.echo(to_yaml(settings), nl=False)
             if plan is not None:
@@ -107,18 +117,22 @@ def settings_command(
         short_help=help,
         model=model,
         run_settings=run,
+        settings_given=settings_given,
     )
 
 
-def _without_address(words: Sequence[str]) -> list[str]:
-    kept = []
+def split_address(words: Sequence[str]) -> tuple[list[str], str | None]:
+    """The words without --address, and what it names."""
+    kept, address = [], None
     rest = iter(words)
     for word in rest:
         if word == "--address":
-            next(rest)
-        elif not word.startswith("--address="):
+            address = next(rest, None)
+        elif word.startswith("--address="):
+            address = word.partition("=")[2]
+        else:
             kept.append(word)
-    return kept
+    return kept, address
 
 
 def _simple_fields(

@@ -14,8 +14,9 @@ from pel_ray.cli.options import ClusterCommand, SettingsCommand
 from pel_ray.errors import PelRayError, SettingsError, StepFailed
 from pel_ray.pipeline import Step, only, read_pipeline, settings_of
 from pel_ray.runtime import Resources, resolve_ask
-from pel_ray.runtime_session import ray_session
+from pel_ray.runtime_session import is_job, ray_session
 from pel_ray.spec import Settings, resolve
+from pel_ray.storage import locate
 
 
 @click.command(
@@ -49,14 +50,17 @@ def command(
     """Carry out a pipeline: several commands in their order, each of which does only what is not done yet."""
     chosen = only(read_pipeline(spec, sets, out).steps, patterns)
     # All settings are checked before the first step starts.
-    steps = [(step, *_resolved(context, spec, step, cpu)) for step in chosen]
+    steps = [(step, *resolved(spec, step, cpu)) for step in chosen]
+    check_outs(spec, [(step, settings) for step, _, settings in steps])
     if only_plan:
         for step, _, settings in steps:
             shown = {"name": step.name, "run": step.run, "with": settings.model_dump(mode="json")}
             click.echo(yaml.safe_dump([shown], sort_keys=False, allow_unicode=True), nl=False)
         return
-    said = [*(["--out", out] if out else []), *_options("--set", sets), *_options("--only", patterns)]
-    again = shlex.join(["pel-ray", "run", spec, *said, *(["--cpu"] if cpu else [])])
+    said = [*([] if out is None else ["--out", out]), *_options("--set", sets), *_options("--only", patterns)]
+    again = f"go on with: {shlex.join(['pel-ray', 'run', spec, *said, *(['--cpu'] if cpu else [])])}"
+    if is_job():
+        again = "submit the same again: what is done is not done again"
     worst = 0
     with ray_session():
         for step, _, settings in steps:
@@ -78,7 +82,7 @@ def _failing(step: Step, again: str) -> Iterator[None]:
     try:
         yield
     except PelRayError as error:
-        raise StepFailed(f"step {step.name}: {error}. Mend it, then go on with: {again}") from error
+        raise StepFailed(f"step {step.name}: {error}. Mend it, then {again}") from error
 
 
 def _check_ask(settings: Settings) -> None:
@@ -92,8 +96,26 @@ def _options(name: str, given: Sequence[str]) -> list[str]:
     return [word for value in given for word in (name, value)]
 
 
-def _resolved(context: click.Context, spec: str, step: Step, cpu: bool) -> tuple[SettingsCommand, Settings]:
-    found: click.Command | None = context.find_root().command
+def check_outs(spec: str, steps: Sequence[tuple[Step, Settings]]) -> None:
+    """Refuses two steps of one command and folder; a KB and mentions may be imported into one."""
+    whose: dict[tuple[str, str], str] = {}
+    for step, settings in steps:
+        out = getattr(settings, "out", None)
+        if out is None or step.run.startswith("import"):
+            continue
+        first = whose.setdefault((step.run, str(locate(out))), step.name)
+        if first != step.name:
+            raise SettingsError(
+                f"{spec}: steps {first} and {step.name} have the same out, {out}. Give each a folder of its own"
+            )
+
+
+def resolved(spec: str, step: Step, cpu: bool) -> tuple[SettingsCommand, Settings]:
+    """The command of a step, and its settings checked."""
+    from pel_ray.cli import cli
+
+    found: click.Command | None = cli
+    context = click.Context(cli)
     for word in step.run.split():
         found = found.get_command(context, word) if isinstance(found, click.Group) else None
     if not isinstance(found, SettingsCommand):

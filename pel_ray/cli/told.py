@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from pel_ray.cli.options import SettingsCommand
+from pel_ray.cli.run import check_outs, resolved
 from pel_ray.errors import InputError
 from pel_ray.job_package import Package
 from pel_ray.job_specs import files_to_send, relative_to_here
@@ -86,11 +87,13 @@ class Told:
 
 
 def told_by(words: Sequence[str]) -> Told:
-    """Parses the words as the command will: wrong usage is found here."""
+    """Parses the words as the command will: wrong usage and wrong settings are found here."""
     command, context, rest = _found(words)
     command.parse_args(context, rest)
     given = {name: value for name, value in context.params.items() if value}
     spec = given.get("spec")
+    if isinstance(command, SettingsCommand):
+        command.settings_given(**context.params)
     if spec is None:
         values = _with_defaults(command, {}, given)
         return Told(list(words), [], [("", _places(command, values))], _resources(command, values))
@@ -101,10 +104,11 @@ def told_by(words: Sequence[str]) -> Told:
         return Told(words, [named], [("", _places(command, values))], _resources(command, values))
     pipeline = read_pipeline(spec, given.get("sets", ()), given.get("out"))
     steps = only(pipeline.steps, given.get("patterns", ()))
+    found = [(step, *resolved(spec, step, bool(given.get("cpu")))) for step in steps]
+    check_outs(spec, [(step, settings) for step, _, settings in found])
     places: list[tuple[str, dict[str, Any]]] = [("", {"out": pipeline.out})]
     resources: list[Resources] = []
-    for step in steps:
-        run = _found(step.run.split())[0]
+    for step, run, _ in found:
         values = _with_defaults(run, settings_of(step), {"cpu": True} if given.get("cpu") else {})
         places.append((f"step {step.name}: ", _places(run, values)))
         resources += _resources(run, values)

@@ -65,7 +65,9 @@ def encode_kb(settings: EncodeSettings, within: Workers | None = None) -> Outcom
     with at_work(settings.resources, within) as (carrier, ask), ExitStack() as stack:
         token_work = None
         if plan.tokens_done is None:
-            token_work = stack.enter_context(building(plan.tokens, plan.token_request, resumable=True))
+            token_work = stack.enter_context(
+                building(plan.tokens, plan.token_request, resumable=True, option="--tokens")
+            )
         work = stack.enter_context(building(plan.out, plan.request, resumable=True))
         receipts = _encode_missing(plan, carrier, ask)
         _finish(plan, receipts, work, token_work, ask)
