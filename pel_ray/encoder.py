@@ -33,7 +33,7 @@ from pel_ray.hugging_face import (
 )
 from pel_ray.nil import NIL_FILE
 from pel_ray.on_disk import from_disk
-from pel_ray.spec import Settings
+from pel_ray.spec import Settings, SettingsType
 from pel_ray.storage import BLOCK_BYTES, Location, Where, is_uri, locate, storage_errors, without_credentials
 from pel_ray.text import Markers, Texts, TextSettings
 from pel_ray.threads import one_thread_each
@@ -322,7 +322,7 @@ def load_parts(settings: ModelSettings) -> Parts:
         settings = settings.model_copy(update={"encoder": folder.path})
     tokenizer = load_tokenizer(folder)
     if (folder / SETTINGS_FILE).is_file():
-        settings, markers = _read_saved(folder, settings)
+        settings, markers = read_saved(folder / SETTINGS_FILE, settings, settings.encoder, "a model folder")
     else:
         markers = _add_markers(tokenizer)
     parts = Parts(folder, settings, tokenizer, markers)
@@ -352,20 +352,21 @@ def is_saved_model(folder: Where) -> bool:
     return (locate(folder) / SETTINGS_FILE).is_file()
 
 
-def _read_saved(folder: Location, asked: ModelSettings) -> tuple[ModelSettings, Markers]:
+def read_saved(file: Location, asked: SettingsType, encoder: str, called: str) -> tuple[SettingsType, Markers]:
+    """What a saved model, which is `called` so, was told; other settings than its own are refused."""
     try:
-        content = json.loads((folder / SETTINGS_FILE).read_bytes())
-        saved = ModelSettings.model_validate(content["settings"])
+        content = json.loads(file.read_bytes())
+        saved = type(asked).model_validate(content["settings"])
         markers = Markers(**content["markers"])
     except (ValueError, KeyError, TypeError) as error:
-        raise ArtifactError(f"{folder / SETTINGS_FILE} is damaged: {first_line(error)}") from error
+        raise ArtifactError(f"{file} is damaged: {first_line(error)}") from error
     for name in sorted(asked.model_fields_set - {"encoder"}):
         if getattr(asked, name) != getattr(saved, name):
             raise SettingsError(
-                f"{folder} was made with {name} {getattr(saved, name)!r}, asked for {getattr(asked, name)!r}. "
-                "Leave the setting out: a model folder brings its own"
+                f"{file.parent} was made with {name} {getattr(saved, name)!r}, asked for {getattr(asked, name)!r}. "
+                f"Leave the setting out: {called} brings its own"
             )
-    return saved.model_copy(update={"encoder": asked.encoder}), markers
+    return saved.model_copy(update={"encoder": encoder}), markers
 
 
 def _check_towers(parts: Parts) -> None:

@@ -20,9 +20,9 @@ from safetensors.torch import load, save_file
 from torch import nn
 
 from pel_ray.blend import Blend, read_blend
-from pel_ray.encoder import ModelSettings, OverTransformer, Parts, load_parts, load_tower, mean_over
+from pel_ray.encoder import ModelSettings, OverTransformer, Parts, load_parts, load_tower, mean_over, read_saved
 from pel_ray.errors import ArtifactError, SettingsError, StorageError
-from pel_ray.hugging_face import DEFAULT_ENCODER, first_line, load_config, num_positions
+from pel_ray.hugging_face import DEFAULT_ENCODER, load_config, num_positions
 from pel_ray.spec import Settings
 from pel_ray.storage import Location, Where, locate
 from pel_ray.text import Markers, Texts, TextSettings
@@ -156,7 +156,7 @@ def load_ranker_parts(settings: RankerSettings) -> RankerParts:
     """Everything but the weights, checked."""
     folder = ranker_folder(settings.encoder)
     if folder is not None:
-        settings = _read_saved(folder, settings)
+        settings, _ = read_saved(folder / RANKER_FILE, settings, folder.uri, "a ranker")
         base = load_parts(ModelSettings(encoder=(folder / "encoder").uri))
         return RankerParts(folder, settings, base, read_blend(folder))
     asked = {"encoder": settings.encoder} | ({} if settings.layers is None else {"layers": settings.layers})
@@ -180,21 +180,6 @@ def ranker_folder(name: Where) -> Location | None:
     """The folder of a saved ranker, given by itself or by its run; nothing where the name is something else's."""
     folder = locate(name)
     return next((found for found in (folder, folder / "model") if (found / RANKER_FILE).is_file()), None)
-
-
-def _read_saved(folder: Location, asked: RankerSettings) -> RankerSettings:
-    try:
-        content = json.loads((folder / RANKER_FILE).read_bytes())
-        saved = RankerSettings.model_validate(content["settings"] | {"encoder": folder.uri})
-    except (ValueError, KeyError, TypeError) as error:
-        raise ArtifactError(f"{folder / RANKER_FILE} is damaged: {first_line(error)}") from error
-    for name in sorted(asked.model_fields_set - {"encoder"}):
-        if getattr(asked, name) != getattr(saved, name):
-            raise SettingsError(
-                f"{folder} was made with {name} {getattr(saved, name)!r}, asked for {getattr(asked, name)!r}. "
-                "Leave the setting out: a ranker brings its own"
-            )
-    return saved
 
 
 def _check_length(parts: RankerParts) -> None:

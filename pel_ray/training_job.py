@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from pel_ray.encoder import ModelSettings, load_model, save_whole
-from pel_ray.negative_folder import NegativeFolder
 from pel_ray.objective import STATISTICS, TAUGHT_STATISTICS, Objective, ObjectiveSettings, TrainingBatch
 from pel_ray.teaching import TeachingSettings
 from pel_ray.training_data import NegativeSettings, TrainingData
@@ -73,7 +72,3 @@ class RetrieverJob(TrainJob):
             f"micro_batch {self.optimiser.micro_batch}, {self.negatives.num_negatives} negatives and chunk_tokens "
             f"{self.objective.chunk_tokens}"
         )
-
-    def with_negatives(self, mined: NegativeFolder | None) -> RetrieverJob:
-        """The same, with what was mined for the epochs to come."""
-        return replace(self, source=replace(self.source, negatives=mined))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -13,8 +13,8 @@ from pel_ray.optimiser import OptimiserSettings
 from pel_ray.ranker import RankerParts, open_ranker
 from pel_ray.steps.evaluate import EvaluatePlan
 from pel_ray.steps.importing import Path
-from pel_ray.steps.rank_search import FREE, CandidateTrainSettings
-from pel_ray.steps.train_plan import TrainPlan, TrainSettings
+from pel_ray.steps.rank_search import CandidateTrainSettings
+from pel_ray.steps.train_plan import LoopSettings, TrainPlan, TrainSettings, what_counts
 from pel_ray.storage import locate
 from pel_ray.tables import TableFolder
 from pel_ray.teaching import TeachingSettings
@@ -60,7 +60,7 @@ class DistilPlan(TrainPlan):
     def _training(self) -> TrainSettings:
         asked = self.asked
         num_found = min(asked.candidates.num_candidates, self.retrieval.num_hits)
-        same = "data out optimiser validation split precision checkpoint_steps keep_checkpoints log_steps seed".split()
+        same = ("data", "out", "optimiser", "validation", "split", *LoopSettings.model_fields)
         return TrainSettings(
             model=self.retrieval.parts.settings,
             objective=ObjectiveSettings(chunk_tokens=asked.chunk_tokens),
@@ -69,20 +69,16 @@ class DistilPlan(TrainPlan):
                 num_negatives=num_found - 1 + asked.teaching.random_negatives, keep_namesakes=True, pool=asked.pool
             ),
             max_outside=1.0,
-            resources=asked.resources,
-            overwrite=asked.overwrite,
             **{name: getattr(asked, name) for name in same},
         )
 
     def _request(self) -> Request:
         inputs = dict(self.retrieval.request.inputs)
         del inputs["model"]
-        free: dict[str, Any] = dict.fromkeys((*FREE, "ranker", "chunk_tokens"), True)
         return Request(
             kind="run",
             inputs={**inputs, **super()._request().inputs, "ranker": _as_input(self.ranker)},
-            settings=self.asked.model_dump(mode="json", exclude=free)
-            | {"model": self.parts.settings.model_dump(mode="json", exclude={"encoder"})},
+            settings=what_counts(self.asked, self.parts.settings),
         )
 
 

@@ -82,8 +82,8 @@ class DistilRounds(Rounds):
     def _prepare(self, namesakes: list[np.ndarray], pools: PoolFilter | None) -> TrainingSource:
         return replace(super()._prepare(namesakes, pools), taught=self._teacher)
 
-    def _job(self, source: TrainingSource) -> RetrieverJob:
-        return replace(super()._job(source), teaching=self._plan.asked.teaching)
+    def _job(self, epoch: int) -> RetrieverJob:
+        return replace(super()._job(epoch), teaching=self._plan.asked.teaching)
 
     def _encode_settings(self, epoch: int, only: str | None = None) -> EncodeSettings:
         """The vectors that found the candidates serve again where they are what a run makes."""

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from pel_ray.adversarial import AdversarialSettings
 from pel_ray.calibration import Sample, Speed, chunk_to_measure, device_here, measure
-from pel_ray.chunks import CPU_CHUNK_TOKENS
 from pel_ray.encoder import Precision
 from pel_ray.golds import GoldMentions, gold_mentions
-from pel_ray.hugging_face import load_config
 from pel_ray.objective import choose_chunk_tokens
 from pel_ray.rank_objective import RankObjective, RankObjectiveSettings
 from pel_ray.ranker import RankerParts, load_ranker
 from pel_ray.steps.distil_plan import DistilPlan, DistilSettings
 from pel_ray.steps.rank_plan import RankPlan, RankTrainSettings
 from pel_ray.steps.train_estimate import (
-    PLANNED_MENTIONS,
     Lines,
     disk_lines,
     memory_lines,
     mention_lines,
     model_bytes,
     num_validations,
+    planned_step,
     retriever_lines,
     time_lines,
 )
@@ -95,18 +93,6 @@ def _speed(
 
 
 def _memory(plan: RankPlan) -> StepMemory:
-    settings, parts = plan.settings, plan.parts
-    config = load_config(parts.base.tower_folder("mention"))
-    if parts.settings.layers is not None and not parts.is_saved:
-        config.num_hidden_layers = parts.settings.layers
-    objective = settings.objective
-    if objective.chunk_tokens == "auto":
-        objective = objective.model_copy(update={"chunk_tokens": CPU_CHUNK_TOKENS})
-    return rank_step_memory(
-        config,
-        objective,
-        text=parts.settings.text,
-        micro_batch=min(settings.optimiser.micro_batch, PLANNED_MENTIONS),
-        num_candidates=settings.candidates.num_candidates,
-        half_precision=settings.precision in ("fp16", "bf16"),
-    )
+    step = planned_step(plan.settings, plan.parts.base, "mention")
+    text, num_candidates = plan.parts.settings.text, plan.settings.candidates.num_candidates
+    return rank_step_memory(**step, text=text, num_candidates=num_candidates)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydantic import Field
 
 from pel_ray.artifacts import Input, Request, finished
@@ -11,8 +9,8 @@ from pel_ray.optimiser import OptimiserSettings
 from pel_ray.rank_objective import RankObjectiveSettings
 from pel_ray.ranker import RankerSettings, load_ranker_parts
 from pel_ray.steps.evaluate import EvaluatePlan
-from pel_ray.steps.rank_search import FREE, CandidateTrainSettings
-from pel_ray.steps.train_plan import check_splits
+from pel_ray.steps.rank_search import CandidateTrainSettings
+from pel_ray.steps.train_plan import check_splits, what_counts
 from pel_ray.storage import locate
 
 
@@ -61,14 +59,7 @@ class RankPlan:
         self.done = finished(self.out, self.request, overwrite=settings.overwrite)
 
     def _request(self) -> Request:
-        # The chunk changes no result but the dropout, and lowering it is what helps when memory runs out.
-        free: dict[str, Any] = dict.fromkeys((*FREE, "model"), True) | {"objective": {"chunk_tokens"}}
         inputs = dict(self.retrieval.request.inputs)
         inputs["retriever"] = inputs.pop("model")
         inputs["encoder"] = Input(path=self.parts.folder.address, digest=self.parts.digest)
-        return Request(
-            kind="ranker",
-            inputs=inputs,
-            settings=self.settings.model_dump(mode="json", exclude=free)
-            | {"model": self.parts.settings.model_dump(mode="json", exclude={"encoder"})},
-        )
+        return Request(kind="ranker", inputs=inputs, settings=what_counts(self.settings, self.parts.settings))

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import re
-import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from pel_ray import console
 from pel_ray.artifacts import MANIFEST, Work, read_manifest
 from pel_ray.encoder import ModelSettings, is_saved_model, load_model, load_parts, save_whole
 from pel_ray.golds import GoldMentions
-from pel_ray.metrics_file import MetricsFile
 from pel_ray.negative_folder import NegativeFolder
-from pel_ray.plots import write_events
 from pel_ray.runtime import Ask, Workers
 from pel_ray.search import PoolFilter
 from pel_ray.steps.encode_kb import EncodePlan, EncodeSettings, encode_kb
-from pel_ray.steps.epoch import draw_curves, job_basics, keep_model, note_validation, num_steps, say_epoch, train_epoch
+from pel_ray.steps.epoch import TrainingLoop
 from pel_ray.steps.mine import MineSettings, mine
-from pel_ray.steps.train_plan import TrainPlan
+from pel_ray.steps.train_plan import TrainPlan, TrainSettings
 from pel_ray.steps.validate import validate
 from pel_ray.storage import Location, join, locate
 from pel_ray.training_job import RetrieverJob
@@ -31,38 +28,22 @@ EXTRA_HARD = 2
 """Mined for each hard negative asked for where several epochs draw from one mining: they then draw different ones."""
 
 
-class Rounds:
-    """Mine, train an epoch, validate; every part is a folder of its own that a rerun finds finished."""
+class Rounds(TrainingLoop):
+    """What is a retriever's own: the KB's vectors by each model, negatives mined with them, and recall."""
+
+    _plan: TrainPlan
+    _settings: TrainSettings
 
     def __init__(self, plan: TrainPlan, mentions: GoldMentions, work: Work, carrier: Workers, ask: Ask) -> None:
-        self._plan, self._mentions, self._work, self._carrier, self._ask = plan, mentions, work, carrier, ask
-        self._settings = plan.settings
-        self._state = work.folder / f"state-{work.tag}"
-        self._state.make_folder()
+        super().__init__(plan, work, carrier, ask)
+        self._mentions = mentions
         self._tokens = work.folder / "tokens"
-        self._metrics = MetricsFile.of_run(work.folder)
         self._negatives: NegativeFolder | None = None
-        self.recalls: dict[int, dict[str, Any]] = {}
-        self._receipts: list[dict[str, Any]] = []
-        self._round_seconds: list[float] = []
         self._encode_seconds = 0.0
 
     def run(self, namesakes: list[np.ndarray], pools: PoolFilter | None) -> None:
-        settings = self._settings
-        job = self._job(self._prepare(namesakes, pools))
-        self._validate(0)
-        for epoch in range(settings.optimiser.epochs):
-            began = time.monotonic()
-            if settings.negatives.num_hard and epoch % settings.negatives.mine_every == 0:
-                self._mine(epoch)
-            receipt = self._train(job, epoch)
-            is_last = epoch + 1 == settings.optimiser.epochs
-            if is_last or (epoch + 1) % settings.validation.validate_every == 0:
-                self._validate(epoch + 1)
-            self._round_seconds.append(round(time.monotonic() - began, 1))
-            say_epoch(self._metrics, epoch, settings.optimiser.epochs, receipt, time.monotonic() - began)
-            write_events(self._work.folder, epoch)
-        self._finish()
+        self._source = self._prepare(namesakes, pools)
+        self._rounds(len(self._mentions))
 
     def _prepare(self, namesakes: list[np.ndarray], pools: PoolFilter | None) -> TrainingSource:
         """The untrained model as a folder, the KB's word pieces, and the arrays that workers map."""
@@ -86,18 +67,17 @@ class Rounds:
         source.prepare(plan.data.mentions, self._mentions, namesakes, texts, *pool_of)
         return source
 
-    def _job(self, source: TrainingSource) -> RetrieverJob:
-        settings = self._settings
+    def _job(self, epoch: int) -> RetrieverJob:
+        settings, negatives = self._settings, self._settings.negatives
+        if negatives.num_hard and epoch % negatives.mine_every == 0:
+            self._mine(epoch)
         return RetrieverJob(
-            source=source,
+            source=replace(self._source, negatives=self._negatives),
             model=ModelSettings(encoder=self._model(0).uri),
             objective=settings.objective,
-            negatives=settings.negatives,
-            **job_basics(settings, self._state, self._work.tag, self._ask, self._metrics),
+            negatives=negatives,
+            **self._basics(),
         )
-
-    def _model(self, epoch: int) -> Location:
-        return self._state / f"model-{epoch:03d}-{self._work.tag}"
 
     def _encode_settings(self, epoch: int, only: str | None = None) -> EncodeSettings:
         kind = "pool" if only else "vectors"
@@ -155,16 +135,16 @@ class Rounds:
         )
         (self._state / f"pool-{epoch:03d}").delete_folder()
 
-    def _train(self, job: RetrieverJob, epoch: int) -> dict[str, Any]:
-        mined = job.with_negatives(self._negatives)
-        receipt = train_epoch(mined, epoch, len(self._mentions), self._carrier, self._ask)
-        self._receipts.append(receipt)
-        return receipt
-
     def _validate(self, epoch: int) -> None:
-        watched, out = self._settings.validation, self._state / f"validation-{epoch:03d}"
-        is_new = not _is_finished(out)
+        is_new = not _is_finished(self._state / f"validation-{epoch:03d}")
+        super()._validate(epoch)
         if is_new:
+            # A rerun that only reads what it validated before may be in the middle of a later epoch.
+            self._drop_vectors(keep={epoch, self._best})
+
+    def _validation(self, epoch: int) -> tuple[dict[str, float], str]:
+        watched, out = self._settings.validation, self._state / f"validation-{epoch:03d}"
+        if not _is_finished(out):
             validate(
                 self._plan.data,
                 self._encode(epoch),
@@ -176,20 +156,8 @@ class Rounds:
                 within=self._carrier,
             )
         counts = read_manifest(out).counts
-        self.recalls[epoch] = {name: value for name, value in counts.items() if name.startswith("recall@")}
-        step = epoch * num_steps(len(self._mentions), self._settings.optimiser)
-        note_validation(self._metrics, epoch, step, self.recalls[epoch])
-        shown = ", ".join(f"{name} {value:.3f}" for name, value in self.recalls[epoch].items())
-        when = f"after epoch {epoch}" if epoch else "before training"
-        console.say(f"validation {when}: {shown} ({counts['rows']:,} mentions, {counts['pool']})")
-        if is_new:
-            # A rerun that only reads what it validated before may be in the middle of a later epoch.
-            self._drop_vectors(keep={epoch, self._best})
-
-    @property
-    def _best(self) -> int:
-        """The epoch that validates best, of equal ones the first."""
-        return max(self.recalls, key=lambda epoch: (self.recalls[epoch]["recall@1"], -epoch))
+        recalls = {name: value for name, value in counts.items() if name.startswith("recall@")}
+        return recalls, f"{counts['rows']:,} mentions, {counts['pool']}"
 
     def _drop_vectors(self, keep: set[int]) -> None:
         """Those of other epochs: for a KB of millions they are gigabytes each. A frozen tower has only the first."""
@@ -200,30 +168,23 @@ class Rounds:
             if found and int(found[1]) not in keep:
                 (self._state / name).delete_folder()
 
-    def _finish(self) -> None:
-        best = self._best
-        keep_model(self._work, self._model(best))
-        self._encode_best(best)
-        draw_curves(self._work)
-        num_missing = int(sum(line["missing_hard"] for line in self._metrics.training))
-        self._work.counts |= {
-            "rows": len(self._mentions),
+    def _data_counts(self) -> dict[str, Any]:
+        return {
             "mentions left out: NIL": self._mentions.num_nil,
             "mentions left out: gold not in the KB": self._mentions.num_outside,
-            "best epoch": best,
-            "validation before training": self.recalls[0],
-            "validation of the best epoch": self.recalls[best],
-            "steps": sum(receipt["steps"] for receipt in self._receipts),
-            "training seconds": round(sum(receipt["seconds"] for receipt in self._receipts), 1),
-            "encoding seconds, since the last start": round(self._encode_seconds, 1),
-            "round seconds": self._round_seconds,
-            "hard negatives missing, filled with random ones": num_missing,
-            "worker peak memory bytes": max((receipt["peak_memory_bytes"] for receipt in self._receipts), default=0),
-            "workers": str(self._ask),
         }
 
-    def _encode_best(self, best: int) -> None:
-        """The KB by the model that was kept: what evaluating, indexing and linking start from."""
+    def _round_counts(self) -> dict[str, Any]:
+        num_missing = int(sum(line["missing_hard"] for line in self._metrics.training))
+        return {
+            "encoding seconds, since the last start": round(self._encode_seconds, 1),
+            **super()._round_counts(),
+            "hard negatives missing, filled with random ones": num_missing,
+        }
+
+    def _keep(self, best: int) -> None:
+        """The model, and the KB by it: what evaluating, indexing and linking start from."""
+        super()._keep(best)
         validated = 0 if self._settings.negatives.refresh == "frozen" else best
         found = self._encode_settings(validated)
         model = ModelSettings(encoder=(self._work.folder / "model").uri)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
+from typing import Any
 
 from pel_ray.adversarial import AdversarialSettings
 from pel_ray.calibration import Sample, Speed, chunk_to_measure, device_here, measure
 from pel_ray.chunks import CPU_CHUNK_TOKENS
 from pel_ray.console import human_bytes
-from pel_ray.encoder import load_model
+from pel_ray.encoder import Parts, Side, load_model
 from pel_ray.golds import GoldMentions
 from pel_ray.hugging_face import load_config
 from pel_ray.objective import Objective, choose_chunk_tokens
 from pel_ray.optimiser import OptimiserSettings
 from pel_ray.runtime import Resources
 from pel_ray.steps.epoch import num_steps
+from pel_ray.steps.rank_plan import RankTrainSettings
 from pel_ray.steps.train_plan import TrainPlan, TrainSettings, ValidationSettings
 from pel_ray.training_memory import StepMemory, step_memory
 
@@ -140,20 +142,27 @@ def _speed(plan: TrainPlan, sample: Sample) -> Speed:
     return measure(*modules, sample.retriever_batch(), settings.precision)
 
 
-def _memory(plan: TrainPlan) -> StepMemory:
-    settings, parts = plan.settings, plan.parts
-    config = load_config(parts.tower_folder("entity"))
+def planned_step(settings: TrainSettings | RankTrainSettings, parts: Parts, side: Side) -> dict[str, Any]:
+    """What a step is simulated with, whatever it trains."""
+    config = load_config(parts.tower_folder(side))
     if parts.settings.layers is not None and not parts.is_saved:
         config.num_hidden_layers = parts.settings.layers
     objective = settings.objective
     if objective.chunk_tokens == "auto":
         objective = objective.model_copy(update={"chunk_tokens": CPU_CHUNK_TOKENS})
+    return {
+        "config": config,
+        "objective": objective,
+        "micro_batch": min(settings.optimiser.micro_batch, PLANNED_MENTIONS),
+        "half_precision": settings.precision in ("fp16", "bf16"),
+    }
+
+
+def _memory(plan: TrainPlan) -> StepMemory:
+    text = plan.parts.settings.text
     return step_memory(
-        config,
-        objective,
-        mention_length=parts.settings.text.mention_length,
-        entity_length=parts.settings.text.entity_length,
-        micro_batch=min(settings.optimiser.micro_batch, PLANNED_MENTIONS),
-        num_negatives=settings.negatives.num_negatives,
-        half_precision=settings.precision in ("fp16", "bf16"),
+        **planned_step(plan.settings, plan.parts, "entity"),
+        mention_length=text.mention_length,
+        entity_length=text.entity_length,
+        num_negatives=plan.settings.negatives.num_negatives,
     )

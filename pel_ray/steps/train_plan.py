@@ -34,8 +34,42 @@ class ValidationSettings(Settings):
     """Epochs from one validation to the next; the last epoch always has one."""
 
 
-class TrainSettings(Settings):
-    """How a retriever is trained; the defaults are the paper's."""
+class LoopSettings(Settings):
+    """How any training runs, whatever it trains; as the first of two bases it comes last in specs and --help."""
+
+    precision: Precision = "auto"
+    """Of the computation; auto: bf16 or fp16 where the hardware has it, else fp32."""
+    checkpoint_steps: int = Field(default=500, ge=1)
+    """Steps from one checkpoint to the next; each epoch ends with one too."""
+    keep_checkpoints: int = Field(default=2, ge=1)
+    """Checkpoints that are kept."""
+    log_steps: int = Field(default=10, ge=1)
+    """Steps that a line of metrics.jsonl is the mean of."""
+    seed: int = Field(default=13, ge=0)
+    """Decides the order of mentions, the negatives and the dropout."""
+    resources: Resources = Resources()
+    """With what it runs."""
+    overwrite: bool = False
+    """Replace a run of other data or settings."""
+
+
+FREE = frozenset(
+    "data out vectors retriever index ranker model chunk_tokens overwrite resources "
+    "checkpoint_steps keep_checkpoints log_steps".split()
+)
+"""Settings that do not say what is made: where it goes, how often it is noted, and inputs, which count by content."""
+
+
+def what_counts(settings: Settings, model: Settings) -> dict[str, Any]:
+    """Of a training's settings, with what the model it starts with was told."""
+    # The chunk changes no result but the dropout, and lowering it is what helps when memory runs out.
+    free: dict[str, Any] = dict.fromkeys(FREE, True) | {"objective": {"chunk_tokens"}}
+    made_of = model.model_dump(mode="json", exclude={"encoder"})
+    return settings.model_dump(mode="json", exclude=free) | {"model": made_of}
+
+
+class RetrieverSettings(Settings):
+    """What a retriever learns, and from what."""
 
     data: Path
     """Data set folder with kb/ and mentions/."""
@@ -59,20 +93,10 @@ class TrainSettings(Settings):
     """At most so many of them, always the same."""
     max_outside: float = Field(default=0.5, ge=0, le=1)
     """Share of mentions whose golds the KB may lack; they are left out, and more of them refused."""
-    precision: Precision = "auto"
-    """Of the computation; auto: bf16 or fp16 where the hardware has it, else fp32."""
-    checkpoint_steps: int = Field(default=500, ge=1)
-    """Steps from one checkpoint to the next; each epoch ends with one too."""
-    keep_checkpoints: int = Field(default=2, ge=1)
-    """Checkpoints that are kept."""
-    log_steps: int = Field(default=10, ge=1)
-    """Steps that a line of metrics.jsonl is the mean of."""
-    seed: int = Field(default=13, ge=0)
-    """Decides the order of mentions, the negatives and the dropout."""
-    resources: Resources = Resources()
-    """With what it runs."""
-    overwrite: bool = False
-    """Replace a run of other data or settings."""
+
+
+class TrainSettings(LoopSettings, RetrieverSettings):
+    """How a retriever is trained; the defaults are the paper's."""
 
     @model_validator(mode="before")
     @classmethod
@@ -118,9 +142,6 @@ class TrainPlan:
         self.done = finished(self.out, self.request, overwrite=settings.overwrite)
 
     def _request(self) -> Request:
-        names = "data out vectors overwrite resources checkpoint_steps keep_checkpoints log_steps model"
-        # The chunk changes no result but the dropout, and lowering it is what helps when memory runs out.
-        free: dict[str, Any] = dict.fromkeys(names.split(), True) | {"objective": {"chunk_tokens"}}
         return Request(
             kind="run",
             inputs={
@@ -129,8 +150,7 @@ class TrainPlan:
                 "mention model": Input(path=self.parts.folder.address, digest=self.parts.digest("mention")),
                 "entity model": Input(path=self.parts.folder.address, digest=self.parts.digest("entity")),
             },
-            settings=self.settings.model_dump(mode="json", exclude=free)
-            | {"model": self.parts.settings.model_dump(mode="json", exclude={"encoder"})},
+            settings=what_counts(self.settings, self.parts.settings),
         )
 
     def mentions(self) -> GoldMentions:
