@@ -28,7 +28,7 @@ from pel_ray.steps.encode_plan import estimate
 from pel_ray.storage import locate
 from pel_ray.vectors import Shard, VectorFolder
 from tests.conftest import RunCommand
-from tests.killing import run_and_kill, wait_for
+from tests.killing import SECONDS, run_and_kill, wait_for
 from tests.models import WORDS, write_encoder
 from tests.processes import started
 from tests.reading import rows_of
@@ -132,12 +132,26 @@ def test_a_worker_killed_in_the_middle_changes_nothing(
     assert contents(tmp_path / "out") == undisturbed
 
 
+def words(home: Path, out: Path) -> list[str]:
+    flags = ["--encoder", home / "tiny", "--shard-rows", SHARD_ROWS, "--workers", "1", "--cpus", "1"]
+    return [str(word) for word in ("encode-kb", home / "set", "--out", out, *flags)]
+
+
+def test_a_driver_that_is_asked_to_end_leaves_the_code_for_that_and_no_dump(home: Path, tmp_path: Path) -> None:
+    out, log = tmp_path / "out", tmp_path / "log"
+    command = [sys.executable, "-m", "pel_ray", *words(home, out)]
+    with open(log, "wb") as said, started(command, stdout=said, stderr=said) as driver:
+        wait_for(lambda: receipts(out) >= 5 or driver.poll() is not None)
+        driver.terminate()
+        assert driver.wait(SECONDS) == 143, log.read_text()
+    assert "SIGTERM" not in log.read_text() and "Traceback" not in log.read_text()
+    assert not (out / "manifest.json").exists()
+
+
 def test_a_killed_driver_is_run_again_and_does_only_the_rest(
     home: Path, undisturbed: dict[str, bytes], tmp_path: Path, pel_ray: RunCommand
 ) -> None:
-    out = tmp_path / "out"
-    flags = ["--encoder", home / "tiny", "--shard-rows", SHARD_ROWS, "--workers", "1", "--cpus", "1"]
-    arguments = [str(word) for word in ("encode-kb", home / "set", "--out", out, *flags)]
+    out, arguments = tmp_path / "out", words(home, tmp_path / "out")
     command = [sys.executable, "-m", "pel_ray", *arguments]
     with started(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as driver:
         wait_for(lambda: receipts(out) >= 5 or driver.poll() is not None)
