@@ -18,7 +18,7 @@ import shlex
 import sys
 import time
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from typing import Any
@@ -173,8 +173,11 @@ def read_manifest(folder: Location, kind: str | None = None) -> Manifest:
 def finished(folder: Location, request: Request, *, overwrite: bool = False) -> Manifest | None:
     """The manifest if this request has been carried out here, nothing if it is to be carried out now.
 
-    A folder with anything else in it is refused: other work unless it may be overwritten, foreign files always.
+    A folder with anything else in it is refused: other work of this kind unless it may be overwritten, what another
+    step has made and foreign files always.
     """
+    if folder.is_file():
+        raise ArtifactError(f"{folder} is a file. Name a folder that is not there yet, or one of an earlier run")
     names = folder.names()
     if MANIFEST not in names and UNFINISHED not in names:
         foreign = [name for name in names if not _OURS.fullmatch(name)]
@@ -182,6 +185,11 @@ def finished(folder: Location, request: Request, *, overwrite: bool = False) -> 
             raise ArtifactError(
                 f"{folder} holds files that are not pel-ray's ({foreign[0]}). Choose another --out folder"
             )
+    kinds = _kinds_at(folder) - {request.kind}
+    if kinds:
+        raise ArtifactError(
+            f"{folder} holds {kinds.pop()}, which {request.kind} may not replace. Choose another folder"
+        )
     if overwrite:
         return None
     begun, manifest = _unfinished_or_none(folder), _manifest_or_none(folder)
@@ -211,7 +219,7 @@ def building(folder: Location, request: Request, *, resumable: bool = False, opt
             yield work
             _write_json(folder / MANIFEST, _manifest_of(work, work.seconds or time.monotonic() - began).to_json())
         except BaseException:
-            if not resumable:
+            if not resumable or not _has_begun(folder, work.tag):
                 _clear(folder, keep=old_files)
             raise
         _clear(folder, keep=set(work.files), also=old_files)
@@ -304,6 +312,23 @@ def _missing_folders(folder: Location) -> list[Location]:
     return missing
 
 
+def _has_begun(folder: Location, tag: str) -> bool:
+    """Whether anything is there that the next try could go on from."""
+    return any(tag in name and not name.startswith((".", "attempt-")) for name in folder.names())
+
+
+def _kinds_at(folder: Location) -> set[str]:
+    """What finished and unfinished work here is; nothing of what is damaged, which may be replaced."""
+    kinds = set()
+    with suppress(ArtifactError):
+        begun = _unfinished_or_none(folder)
+        kinds |= {begun.kind} if begun else set()
+    with suppress(ArtifactError):
+        manifest = _manifest_or_none(folder)
+        kinds |= {manifest.request.kind} if manifest else set()
+    return kinds
+
+
 def _manifest_or_none(folder: Location) -> Manifest | None:
     content = _read_json(folder / MANIFEST)
     return None if content is None else _parsed(folder / MANIFEST, Manifest, content)
@@ -340,6 +365,8 @@ def _why_no_manifest(folder: Location) -> str:
     if (folder / UNFINISHED).is_file():
         return "is unfinished: run the command that was making it again"
     if not folder.exists():
+        if folder.is_local and folder.parent.is_file():
+            return f"does not exist: {folder.parent} is a file. Bring it in with `pel-ray import` first"
         return "does not exist"
     return f"is not a pel-ray folder: it has no {MANIFEST}"
 

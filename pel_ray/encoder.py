@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from pel_ray.hugging_face import (
     check_weights,
     encoder_folder,
     first_line,
+    is_folder_here,
     load_config,
     load_tokenizer,
     load_transformer,
@@ -35,7 +36,7 @@ from pel_ray.nil import NIL_FILE
 from pel_ray.on_disk import from_disk
 from pel_ray.spec import Settings, SettingsType
 from pel_ray.storage import BLOCK_BYTES, Location, Where, is_uri, locate, storage_errors, without_credentials
-from pel_ray.text import Markers, Texts, TextSettings
+from pel_ray.text import Markers, Texts, TextSettings, parse_template
 from pel_ray.threads import one_thread_each
 
 SETTINGS_FILE = "pel_ray.json"
@@ -49,7 +50,7 @@ Precision = Literal["auto", "fp32", "fp16", "bf16"]
 class ModelSettings(Settings):
     """What a bi-encoder is made of."""
 
-    encoder: str = DEFAULT_ENCODER
+    encoder: Annotated[str, Field(min_length=1)] = DEFAULT_ENCODER
     """A Hugging Face encoder by hub name or folder (or URI), or a pel-ray model; default: installed MiniLM weights."""
     pooling: Literal["mean", "cls", "mention"] = "mean"
     """mean over all pieces (the paper), the first piece, or the mean over the mention's (the title's) own pieces."""
@@ -317,7 +318,7 @@ def _digest_of(folder: Location, files: tuple[tuple[str, int, int], ...], marker
 def load_parts(settings: ModelSettings) -> Parts:
     """Everything but the weights, checked: they must be there, and fit the tokenizer."""
     folder = encoder_folder(settings.encoder)
-    if Path(settings.encoder).is_dir():
+    if is_folder_here(settings.encoder):
         # Workers run elsewhere.
         settings = settings.model_copy(update={"encoder": folder.path})
     tokenizer = load_tokenizer(folder)
@@ -325,6 +326,7 @@ def load_parts(settings: ModelSettings) -> Parts:
         settings, markers = read_saved(folder / SETTINGS_FILE, settings, settings.encoder, "a model folder")
     else:
         markers = _add_markers(tokenizer)
+    _check_pooling(settings)
     parts = Parts(folder, settings, tokenizer, markers)
     _check_towers(parts)
     return parts
@@ -367,6 +369,15 @@ def read_saved(file: Location, asked: SettingsType, encoder: str, called: str) -
                 f"Leave the setting out: {called} brings its own"
             )
     return saved.model_copy(update={"encoder": encoder}), markers
+
+
+def _check_pooling(settings: ModelSettings) -> None:
+    first, *rest = parse_template(settings.text.template)
+    if settings.pooling == "mention" and (first.field != "title" or (rest and not rest[0].separator)):
+        raise SettingsError(
+            f"pooling mention takes the pieces before the first separator for the title, but template "
+            f"{settings.text.template!r} begins otherwise. Begin it with {{title}} [SEP], or pool by mean"
+        )
 
 
 def _check_towers(parts: Parts) -> None:

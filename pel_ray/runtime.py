@@ -63,6 +63,13 @@ def resolve_ask(resources: Resources) -> Ask:
     return ask_of(resources, [node["Resources"] for node in ray.nodes() if node["Alive"]])
 
 
+def free_cpus() -> float:
+    """That nobody holds now, on all nodes."""
+    import ray
+
+    return float(ray.available_resources().get("CPU", 0))
+
+
 def ask_of(resources: Resources, alive: Sequence[Node]) -> Ask:
     """The same for nodes of which one knows what each has."""
     nodes = [node for node in alive if node.get("CPU")]

@@ -12,6 +12,7 @@ import torch
 
 from pel_ray.batches import BatchTokens, num_computed, plan_batches, tokens_of
 from pel_ray.encoder import Encoding, ModelSettings, Precision, load_parts, load_tower
+from pel_ray.errors import ArtifactError
 from pel_ray.memory import peak_bytes
 from pel_ray.reuse import Reuse
 from pel_ray.shard_work import ShardJob, ShardWorker
@@ -42,6 +43,10 @@ class EncodeJob(ShardJob):
 
     def result_names(self, shard: Shard) -> tuple[str, ...]:
         return vector_names(shard, self.tag)
+
+    def is_done(self, shard: Shard, names: set[str]) -> bool:
+        # The word pieces lie in a folder of their own, which somebody may have deleted.
+        return super().is_done(shard, names) and self.token_file(shard).is_file()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +103,9 @@ class ShardEncoder(ShardWorker):
         computed = num_computed(tokens.lengths, batches)
         seen = partial(self.tell, total=computed)
         self._encoding.fill(vectors, tokens.pieces, tokens.offsets, batches, seen)
-        stored[~old] = vectors[~old]
+        with np.errstate(over="ignore"):
+            stored[~old] = vectors[~old]
+        self._check_finite(shard, stored)
         write_vectors(self.job.folder, shard, self.job.tag, tokens, stored)
         return Receipt(
             entities=len(np.unique(tokens.entity_rows)),
@@ -114,6 +121,15 @@ class ShardEncoder(ShardWorker):
             changed=counts["changed"],
             added=counts["added"],
         )
+
+    def _check_finite(self, shard: Shard, stored: np.ndarray) -> None:
+        is_bad = ~np.isfinite(stored).all(1)
+        if is_bad.any():
+            raise ArtifactError(
+                f"{self.job.folder}: {is_bad.sum():,} vectors of {shard.said(self.job.unit)} are no numbers, or too "
+                f"large for {stored.dtype}. Has the model at {self.job.model.encoder} diverged? If it scores by dot "
+                "products, --store fp32 has room for larger ones"
+            )
 
     def _tokens(self, shard: Shard) -> TokenShard:
         file = self.job.token_file(shard)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pel_ray.arrays import damaged
 from pel_ray.artifacts import MANIFEST, Input, Manifest, Work, read_manifest
 from pel_ray.errors import ArtifactError
 from pel_ray.schema import SCHEMAS, Entity, Mention, num_characters, table_of
@@ -80,27 +82,29 @@ class TableFolder:
     def tables(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """The row groups in order."""
         for name in sorted(self.manifest.files):
-            file = self.folder / name
-            try:
-                with self.folder.filesystem.open_input_file(file.path) as stream:
-                    parquet = pq.ParquetFile(stream, page_checksum_verification=True)
-                    for group in range(parquet.num_row_groups):
-                        yield parquet.read_row_group(group, columns=columns)
-            except (pa.ArrowException, OSError, KeyError, ValueError) as error:
-                raise ArtifactError(f"{file} is damaged ({error}). Make its folder again with --overwrite") from error
+            with self._parquet(name) as parquet:
+                for group in range(parquet.num_row_groups):
+                    yield parquet.read_row_group(group, columns=columns)
 
     def rows(self, start: int, stop: int, columns: Sequence[str]) -> pa.Table:
         """The rows from `start` up to `stop`, reading only the row groups that hold them."""
         found = []
         for name, group, first, num_rows in self._groups:
             if first < stop and start < first + num_rows:
-                with self.folder.filesystem.open_input_file((self.folder / name).path) as stream:
-                    table = pq.ParquetFile(stream, page_checksum_verification=True).read_row_group(
-                        group, columns=columns
-                    )
+                with self._parquet(name) as parquet:
+                    table = parquet.read_row_group(group, columns=columns)
                 begin = max(start - first, 0)
                 found.append(table.slice(begin, min(stop - first, num_rows) - begin))
         return pa.concat_tables(found) if found else SCHEMAS[self.manifest.request.kind].empty_table().select(columns)
+
+    @contextmanager
+    def _parquet(self, name: str) -> Iterator[pq.ParquetFile]:
+        file = self.folder / name
+        try:
+            with self.folder.filesystem.open_input_file(file.path) as stream:
+                yield pq.ParquetFile(stream, page_checksum_verification=True)
+        except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+            raise damaged(file, error) from error
 
     @cached_property
     def _groups(self) -> list[tuple[str, int, int, int]]:
@@ -108,8 +112,8 @@ class TableFolder:
         groups = []
         first = 0
         for name in sorted(self.manifest.files):
-            with self.folder.filesystem.open_input_file((self.folder / name).path) as stream:
-                metadata = pq.ParquetFile(stream).metadata
+            with self._parquet(name) as parquet:
+                metadata = parquet.metadata
                 for group in range(metadata.num_row_groups):
                     num_rows = metadata.row_group(group).num_rows
                     groups.append((name, group, first, num_rows))

@@ -29,7 +29,7 @@ FIELDS = ("title", "types", "synonyms", "description")
 """The fields of an entity in the order in which they get room: a long description never pushes out the others."""
 SHARES = {"title": 0.5, "types": 0.25, "synonyms": 0.25, "description": 1.0}
 """Of the room left when a field's turn comes; what others leave unused goes to the fields that were cut."""
-_PART = re.compile(r"\{(\w*)\}|\[(SEP|ENT)\]")
+_PART = re.compile(r"\{([^{}]*)\}|\[(SEP|ENT)\]")
 
 
 class TextSettings(Settings):
@@ -74,6 +74,10 @@ def parse_template(template: str) -> list[Part]:
     if text[end:].strip():
         parts.append(Part(literal=text[end:].strip()))
     fields = [part.field for part in parts if part.field]
+    if any(brace in part.literal for part in parts for brace in "{}"):
+        raise SettingsError(
+            f"template {template!r} has a brace without its other half. Expected {{title}} and the like"
+        )
     if len(set(fields)) < len(fields):
         # The budget is per field: a second place would take it twice.
         raise SettingsError(f"template {template!r} names a field twice. Each may stand once")
@@ -203,5 +207,5 @@ def _limits(lengths: Mapping[str, int], room: int) -> dict[str, int]:
 
 
 def _field_text(row: Mapping[str, Any], field: str) -> str:
-    value = row[field]
+    value = row.get(field) or ""
     return value if isinstance(value, str) else ", ".join(value)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from pel_ray.arrays import damaged
 from pel_ray.storage import Location
 from pel_ray.text import Texts
 
@@ -105,5 +106,8 @@ def write_shard(file: Location, table: pa.Table) -> None:
 def read_shard(file: Location) -> TokenShard:
     """A shard, mapped into memory where the file is local."""
     source = pa.memory_map(file.path) if file.is_local else pa.BufferReader(file.read_bytes())
-    with pa.ipc.open_file(source) as reader:
-        return TokenShard.of_table(reader.read_all())
+    try:
+        with pa.ipc.open_file(source) as reader:
+            return TokenShard.of_table(reader.read_all())
+    except (pa.ArrowException, OSError, KeyError) as error:
+        raise damaged(file, error) from error

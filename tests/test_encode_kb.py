@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from pel_ray.artifacts import Input, Request, building
 from pel_ray.encoder import BiEncoder
@@ -213,8 +215,8 @@ def test_reuse_of_another_model_or_setting_is_refused(home: Path, undisturbed: d
     write_encoder(changed / "other", with_unused=False)
     for more, expected in (
         ({"model": {"encoder": str(changed / "other")}}, "was encoded with another model"),
-        ({"model": {"encoder": str(home / "tiny"), "layers": 1}}, "was encoded with model"),
-        ({"store": "fp32"}, "was encoded with store fp16"),
+        ({"model": {"encoder": str(home / "tiny"), "layers": 1}}, "model.layers is None there and 1 here"),
+        ({"store": "fp32"}, "store is 'fp16' there and 'fp32' here"),
     ):
         with pytest.raises(PelRayError, match=expected):
             encode_kb(settings(changed, changed / "new", reuse=str(home / "undisturbed"), **more))
@@ -314,6 +316,75 @@ def test_other_settings_in_the_same_folder_are_named(
     assert "model.text.entity_length is 128 there and 16 here" in error
 
 
+@pytest.mark.parametrize("name", ["set/kb", "set/kb/manifest.json"])
+def test_what_is_not_vectors_is_never_replaced(home: Path, pel_ray: RunCommand, name: str) -> None:
+    shutil.copytree(home / "set", "set")
+    before = {path: path.read_bytes() for path in Path("set").rglob("*") if path.is_file()}
+    error = pel_ray("encode-kb", "set", "--out", name, "--encoder", home / "tiny", "--overwrite").error
+    assert "holds kb, which vectors may not replace" in error or "is a file. Name a folder" in error
+    assert {path: path.read_bytes() for path in Path("set").rglob("*") if path.is_file()} == before
+
+
+def test_word_pieces_and_vectors_do_not_share_a_folder(home: Path, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="--tokens and --out are the same folder"):
+        EncodePlan(settings(home, tmp_path / "out", tokens=str(tmp_path / "out")))
+
+
+def model_that(home: Path, folder: Path, change: Callable[[dict[str, torch.Tensor]], None]) -> dict[str, str]:
+    shutil.copytree(home / "tiny", folder)
+    weights = load_file(folder / "model.safetensors")
+    change(weights)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return {"encoder": str(folder)}
+
+
+def test_vectors_that_are_no_numbers_are_refused_and_another_model_may_take_their_place(
+    home: Path, undisturbed: dict[str, bytes], tmp_path: Path
+) -> None:
+    def diverge(weights: dict[str, torch.Tensor]) -> None:
+        weights["encoder.layer.1.output.dense.bias"][3] = torch.nan
+
+    model = model_that(home, tmp_path / "diverged", diverge)
+    with pytest.raises(PelRayError, match="shard 000.* are no numbers, or too large for float16"):
+        encode_kb(settings(home, tmp_path / "out", model=model))
+    encode_kb(settings(home, tmp_path / "out"))
+    assert contents(tmp_path / "out") == undisturbed
+
+
+def test_vectors_too_large_for_half_precision_fit_in_single(home: Path, ray_here: None, tmp_path: Path) -> None:
+    def grow(weights: dict[str, torch.Tensor]) -> None:
+        weights["encoder.layer.1.output.LayerNorm.weight"] *= 1e6
+
+    model = model_that(home, tmp_path / "large", grow) | {"similarity": "dot"}
+    with pytest.raises(PelRayError, match="too large for float16.*--store fp32 has room"):
+        encode_kb(settings(home, tmp_path / "out", model=model))
+    encode_kb(settings(home, tmp_path / "out", model=model, store="fp32"))
+    assert np.abs(vectors_of(tmp_path / "out")[1]).max() > np.finfo(np.float16).max
+
+
+def test_damaged_word_pieces_are_named_and_made_again(
+    home: Path, undisturbed: dict[str, bytes], tmp_path: Path
+) -> None:
+    tokens, asked = tmp_path / "tokens", settings(home, tmp_path / "out", tokens=str(tmp_path / "tokens"))
+    shutil.copytree(next(home.glob("tokens-*")), tokens)
+    file = sorted(tokens.glob("*.arrow"))[1]
+    file.write_bytes(b"?" * file.stat().st_size)
+    with pytest.raises(PelRayError, match=f"{file.name} is damaged .* with --overwrite"):
+        encode_kb(asked)
+    encode_kb(asked.model_copy(update={"overwrite": True}))
+    assert contents(tmp_path / "out") == undisturbed
+
+
+def test_a_damaged_kb_is_one_line(home: Path, ray_here: None, pel_ray: RunCommand) -> None:
+    shutil.copytree(home / "set", "set")
+    file = next(Path("set/kb").glob("*.parquet"))
+    content = bytearray(file.read_bytes())
+    content[len(content) // 3 : len(content) // 2] = bytes(len(content) // 2 - len(content) // 3)
+    file.write_bytes(content)
+    flags = ["--encoder", home / "tiny", "--workers", 1, "--cpus", 1]
+    assert f"{file.name} is damaged" in pel_ray("encode-kb", "set", "--out", "out", *flags).err.splitlines()[-1]
+
+
 def test_the_plan_estimates_and_does_nothing(home: Path, pel_ray: RunCommand) -> None:
     result = pel_ray("encode-kb", home / "set", "--out", "out", "--encoder", home / "tiny", "--plan")
     assert result.code == 0 and "texts/s (calibrated on 256 texts)" in result.out and "1,200 in 1 shards" in result.out
@@ -329,9 +400,11 @@ def finish_by_hand(asked: EncodeSettings, num_shards: int) -> None:
     plan = EncodePlan(asked)
     job = plan.job(1)
     Path(plan.out.path).mkdir()
+    Path(plan.tokens.path).mkdir(exist_ok=True)
     for shard in plan.shards[:num_shards]:
         for name in (job.receipt_file(shard).name, *job.result_names(shard)):
             (Path(plan.out.path) / name).touch()
+        Path(job.token_file(shard).path).touch()
 
 
 def write_negatives(folder: Path, kb: str, golds: list[int]) -> str:

@@ -11,6 +11,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
+from safetensors.torch import load_file, save_file
 from transformers import AutoModel, BertConfig, RobertaConfig, T5Config
 
 from pel_ray.batches import gathered, plan_batches
@@ -123,6 +125,50 @@ def test_models_that_cannot_be_are_refused(tiny: str, tmp_path: Path) -> None:
     (other / "pel_ray.json").write_text(json.dumps({"settings": {}}))
     with pytest.raises(PelRayError, match="is damaged"):
         load_parts(ModelSettings(encoder=str(other)))
+
+
+@pytest.mark.parametrize("name", ["", "x" * 5000])
+def test_a_name_that_is_none_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises((ValidationError, ArtifactError), match="at least 1 character|is no folder here"):
+        load_parts(ModelSettings(encoder=name))
+
+
+def test_weights_that_are_not_whole_are_refused(tmp_path: Path) -> None:
+    cut, lacking = write_encoder(tmp_path / "cut"), write_encoder(tmp_path / "lacking")
+    file = cut / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(ArtifactError, match=r"model.safetensors is damaged: .* Is the download or copy whole\?"):
+        load_parts(ModelSettings(encoder=str(cut)))
+    weights = load_file(lacking / "model.safetensors")
+    del weights["encoder.layer.1.output.dense.weight"]
+    save_file(weights, lacking / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ArtifactError, match=r"lack 1 tensors of the model \(encoder.layer.1.output.dense.weight\)"):
+        load_model(ModelSettings(encoder=str(lacking)))
+    # The layer that lacks one is not used.
+    assert len(load_model(ModelSettings(encoder=str(lacking), layers=1)).encode_entities(ROWS)) == len(ROWS)
+
+
+def test_weights_without_a_pooler_are_whole(tmp_path: Path) -> None:
+    folder = write_encoder(tmp_path / "tiny")
+    weights = load_file(folder / "model.safetensors")
+    kept = {name: weight for name, weight in weights.items() if not name.startswith("pooler.")}
+    assert len(kept) < len(weights)
+    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+    assert len(load_model(ModelSettings(encoder=str(folder))).encode_entities(ROWS)) == len(ROWS)
+
+
+@pytest.mark.parametrize(
+    ("template", "is_refused"),
+    [("{types} [SEP] {title}", True), ("{title} {types}", True), ("{title}", False), ("{title} [ENT] {types}", False)],
+)
+def test_pooling_over_the_title_needs_it_before_the_first_separator(tiny: str, template: str, is_refused: bool) -> None:
+    settings = ModelSettings(encoder=tiny, pooling="mention", text=TextSettings(template=template))
+    if is_refused:
+        with pytest.raises(SettingsError, match="before the first separator for the title"):
+            load_parts(settings)
+    else:
+        assert load_parts(settings).settings.text.template == template
 
 
 def test_positions_of_roberta_begin_after_that_of_the_padding() -> None:

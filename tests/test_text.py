@@ -52,7 +52,10 @@ def test_mention_texts_are_those_of_the_paper(parts: Parts) -> None:
     assert tokens == "[CLS] the hospital has [unused0] fever [unused1] too [SEP]".split()
 
 
-@pytest.mark.parametrize("template", ["{titel}", "no field", "{}", "", "{title} {title}"])
+@pytest.mark.parametrize(
+    "template",
+    ["{titel}", "no field", "{}", "", "{title} {title}", "{title", "{title} types}", "{title!r}", "{{title}}"],
+)
 def test_a_template_that_cannot_be_is_refused(template: str) -> None:
     with pytest.raises(SettingsError):
         parse_template(template)
@@ -126,6 +129,11 @@ def test_texts_without_special_tokens_are_what_the_tokenizer_makes_of_them(parts
     text = "The  Fever, a-b (hot) [x] 12%, na\u00efve \u03b2 \u4e2d"
     (ids,) = texts_of(parts, template="{title}").entities([entity(title=text)])
     assert ids == parts.tokenizer(text)["input_ids"]
+
+
+def test_a_field_that_a_row_does_not_have_is_empty(parts: Parts) -> None:
+    rows = [{"title": "fever"}, entity(types=None, description=None, synonyms=None)]
+    assert texts_of(parts).entities(rows) == texts_of(parts).entities([entity(types=[], description="")] * 2)
 
 
 def test_special_tokens_of_a_template_are_meant(parts: Parts) -> None:

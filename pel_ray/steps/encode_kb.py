@@ -23,6 +23,7 @@ from pel_ray.steps.sharded import at_work, finish_shards, missing_shards
 from pel_ray.storage import Location, locate
 from pel_ray.tables import TableFolder
 from pel_ray.text import Texts
+from pel_ray.tokens import read_shard
 from pel_ray.vectors import Shard, VectorFolder, plan_shards, vector_names
 
 
@@ -63,12 +64,13 @@ def encode_kb(settings: EncodeSettings, within: Workers | None = None) -> Outcom
     if plan.done is not None:
         return Outcome(plan.out, plan.done, is_new=False)
     with at_work(settings.resources, within) as (carrier, ask), ExitStack() as stack:
+        work = stack.enter_context(building(plan.out, plan.request, resumable=True))
         token_work = None
         if plan.tokens_done is None:
-            token_work = stack.enter_context(
-                building(plan.tokens, plan.token_request, resumable=True, option="--tokens")
-            )
-        work = stack.enter_context(building(plan.out, plan.request, resumable=True))
+            making = building(plan.tokens, plan.token_request, resumable=True, option="--tokens")
+            token_work = stack.enter_context(making)
+            if settings.overwrite:
+                _delete_damaged(plan.job(ask.cpus).token_file(shard) for shard in plan.shards)
         receipts = _encode_missing(plan, carrier, ask)
         _finish(plan, receipts, work, token_work, ask)
     return Outcome(plan.out, read_manifest(plan.out), is_new=True)
@@ -108,7 +110,9 @@ class EncodePlan:
         name = f"tokens-{self.token_request.fingerprint[:8]}"
         self.tokens = locate(settings.tokens) if settings.tokens else self.out.parent / name
         self.done = finished(self.out, self.request, overwrite=settings.overwrite)
-        self.tokens_done = finished(self.tokens, self.token_request)
+        if self.tokens == self.out:
+            raise SettingsError(f"--tokens and --out are the same folder, {self.out}. Give each its own")
+        self.tokens_done = finished(self.tokens, self.token_request, overwrite=settings.overwrite)
         # Whoever has what they asked for may have deleted the old vectors.
         self.reuse: Reuse | None = None
         if settings.reuse and self.done is None:
@@ -164,13 +168,27 @@ def _open_reuse(folder: Location, request: Request) -> VectorFolder:
             f"{folder} was encoded with another model ({found.inputs['model'].path}). "
             "Vectors of two models do not compare: encode without --reuse"
         )
-    for name in ("model", "store", "views"):
-        if found.settings[name] != asked.settings[name]:
-            raise ArtifactError(
-                f"{folder} was encoded with {name} {found.settings[name]}, asked for {asked.settings[name]}. "
-                "Encode without --reuse, or with the same settings"
-            )
+    # What else differs, such as the KB, is what is new.
+    names = ("model", "store", "views")
+    here, there = (
+        Request(kind="vectors", inputs={}, settings={name: one.settings[name] for name in names})
+        for one in (asked, found)
+    )
+    if differences := here.differences(there):
+        raise ArtifactError(
+            f"{folder} was encoded otherwise: {'; '.join(differences)}. Encode without --reuse, or with these settings"
+        )
     return old
+
+
+def _delete_damaged(files: Iterable[Location]) -> None:
+    """Whoever says --overwrite may have been told to, for one of these."""
+    for file in files:
+        try:
+            if file.is_file():
+                read_shard(file)
+        except ArtifactError:
+            file.delete_file()
 
 
 def _encode_missing(plan: EncodePlan, carrier: Workers, ask: Ask) -> list[dict[str, Any]]:
@@ -199,6 +217,7 @@ def _finish(plan: EncodePlan, receipts: list[dict[str, Any]], work: Work, token_
         num_known = work.counts["kept"] + work.counts["changed"]
         work.counts["removed"] = len(plan.reuse.entities) - num_known
         work.counts["reused"] = str(plan.reuse.folder.folder)
+        work.counts["dtypes"] = sorted({*work.counts["dtypes"], *plan.reuse.folder.manifest.counts["dtypes"]})
     if token_work is not None:
         token_work.counts |= {"rows": work.counts["rows"], "shards": len(plan.shards)}
 

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from pel_ray import console
 from pel_ray.errors import ResourceError, StorageError
-from pel_ray.runtime import Ask, Resources, Workers, resolve_ask, workers
+from pel_ray.runtime import Ask, Resources, Workers, free_cpus, resolve_ask, workers
 from pel_ray.runtime_session import ray_session
 from pel_ray.shard_work import SECONDS_BETWEEN_NOTES, ShardJob, ShardWorker, partly_done
 from pel_ray.vectors import Shard
@@ -23,8 +24,16 @@ def at_work(resources: Resources, within: Workers | None = None) -> Iterator[tup
         return
     with ray_session():
         ask = resolve_ask(resources)
+        _tell_if_busy(ask)
         with workers(ask) as found:
             yield found, ask
+
+
+def _tell_if_busy(ask: Ask) -> None:
+    """On a cluster that others use too, the first worker may have to wait for them."""
+    free = free_cpus()
+    if free < ask.cpus:
+        console.say(f"waiting for {ask}: other work has all but {free:g} of the CPUs")
 
 
 def finish_shards(
