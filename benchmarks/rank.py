@@ -27,7 +27,7 @@ from _mentions import in_its_sentence
 
 from pel_ray.baselines import tfidf_hits
 from pel_ray.chunks import Pieces
-from pel_ray.golds import entities_at
+from pel_ray.golds import rows_at
 from pel_ray.ranker import Ranker, RankerSettings, load_ranker
 from pel_ray.reranker import Reranker
 from pel_ray.steps.import_jsonl import JsonlSettings, import_jsonl
@@ -73,7 +73,7 @@ class EntityTexts:
     """Word pieces of a few entities by row, as a TokenTable gives them."""
 
     def __init__(self, data: DataSet, ranker: Ranker, rows: np.ndarray) -> None:
-        entities = entities_at(data.kb, rows.tolist(), COLUMNS)
+        entities = rows_at(data.kb, rows.tolist(), COLUMNS)
         self._pieces = dict(zip(entities, ranker.texts.entities(list(entities.values())), strict=True))
 
     def take(self, rows: np.ndarray) -> Pieces:

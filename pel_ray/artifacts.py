@@ -182,9 +182,7 @@ def finished(folder: Location, request: Request, *, overwrite: bool = False) -> 
     if MANIFEST not in names and UNFINISHED not in names:
         foreign = [name for name in names if not _OURS.fullmatch(name)]
         if foreign:
-            raise ArtifactError(
-                f"{folder} holds files that are not pel-ray's ({foreign[0]}). Choose another --out folder"
-            )
+            raise ArtifactError(f"{folder} holds what is not of this step ({foreign[0]}). Choose another --out folder")
     kinds = _kinds_at(folder) - {request.kind}
     if kinds:
         raise ArtifactError(
@@ -368,6 +366,9 @@ def _why_no_manifest(folder: Location) -> str:
         if folder.is_local and folder.parent.is_file():
             return f"does not exist: {folder.parent} is a file. Bring it in with `pel-ray import` first"
         return "does not exist"
+    inner = [name for name in folder.names() if not name.startswith(".") and (folder / name / MANIFEST).is_file()]
+    if inner:
+        return f"is no pel-ray folder itself, it holds some: {', '.join(inner[:5])}. Name one of them"
     return f"is not a pel-ray folder: it has no {MANIFEST}"
 
 

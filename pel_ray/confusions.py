@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pel_ray.evaluation import Judged
-from pel_ray.golds import GoldMentions, entities_at
+from pel_ray.golds import GoldMentions, rows_at
 from pel_ray.tables import DataSet
 from pel_ray.text import MENTION_COLUMNS
 
@@ -29,7 +29,7 @@ def confusions(data: DataSet, mentions: GoldMentions, judged: Judged) -> list[di
     example = {pair: max(numbers, key=lambda n: (float(judged.best_Q[n]), -n)) for pair, numbers in pairs.items()}
     ordered = sorted(pairs, key=lambda pair: (-len(pairs[pair]), -float(judged.best_Q[example[pair]]), pair))
     shown = ordered[:NUM_SHOWN]
-    entities = entities_at(data.kb, {row for pair in shown for row in pair}, SHOWN_COLUMNS)
+    entities = rows_at(data.kb, {row for pair in shown for row in pair}, SHOWN_COLUMNS)
     return [_described(data, mentions, judged, entities, pair, example[pair], len(pairs[pair])) for pair in shown]
 
 

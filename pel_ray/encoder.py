@@ -45,12 +45,13 @@ FEW_BATCHES = 8
 """Fewer than these would leave a thread without work at the end of a shard for too long."""
 Side = Literal["mention", "entity"]
 Precision = Literal["auto", "fp32", "fp16", "bf16"]
+EncoderName = Annotated[str, Field(min_length=1)]
 
 
 class ModelSettings(Settings):
     """What a bi-encoder is made of."""
 
-    encoder: Annotated[str, Field(min_length=1)] = DEFAULT_ENCODER
+    encoder: EncoderName = DEFAULT_ENCODER
     """A Hugging Face encoder by hub name or folder (or URI), or a pel-ray model; default: installed MiniLM weights."""
     pooling: Literal["mean", "cls", "mention"] = "mean"
     """mean over all pieces (the paper), the first piece, or the mean over the mention's (the title's) own pieces."""

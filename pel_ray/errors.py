@@ -9,7 +9,7 @@ PelRayError
 ├── ResourceError    more CPUs, GPUs or memory asked for than there are
 ├── TrainingError    a training that cannot go on, such as a loss that is no number
 ├── JobError         a job server that does not answer or refuses us, or a job it does not know
-├── StepFailed       a step of a pipeline, with the command that goes on from there
+├── StepFailed       a step of a pipeline, with how to go on from there
 └── MissingPackage   an optional package that this command needs
 
 The command line prints any of these as one line and exits 1. Everything else is a bug and keeps its
@@ -61,7 +61,7 @@ class JobError(PelRayError):
 
 
 class StepFailed(PelRayError):
-    """A step of a pipeline that failed; its text ends with the command that goes on from there."""
+    """A step of a pipeline that failed; its text ends with how to go on from there."""
 
 
 class MissingPackage(PelRayError):

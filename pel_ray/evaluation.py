@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from pel_ray.golds import GoldMentions, entities_at, gold_mentions
+from pel_ray.golds import GoldMentions, gold_mentions, rows_at
 from pel_ray.metrics import Bootstrap, Figures, GoldPolicy, gold_ranks
 from pel_ray.nil import (
     NilThreshold,
@@ -92,7 +92,7 @@ class Evaluation:
     def _types(self) -> list[Sequence[str]]:
         """The semantic types of each mention's golds."""
         wanted = {row for golds in self._mentions.golds for row in golds}
-        types = {row: entity["types"] for row, entity in entities_at(self._data.kb, wanted, ["types"]).items()}
+        types = {row: entity["types"] for row, entity in rows_at(self._data.kb, wanted, ["types"]).items()}
         return [sorted({name for row in golds for name in types[row]}) for golds in self._mentions.golds]
 
     def choose_threshold(self, judged: Judged) -> dict[str, Any]:

@@ -109,11 +109,11 @@ def _with_first_row(folder: TableFolder, columns: Sequence[str]) -> Iterator[tup
         first += table.num_rows
 
 
-def entities_at(kb: TableFolder, rows: Iterable[int], columns: Sequence[str]) -> dict[int, dict[str, Any]]:
-    """A few entities by row."""
+def rows_at(folder: TableFolder, rows: Iterable[int], columns: Sequence[str]) -> dict[int, dict[str, Any]]:
+    """A few rows of a table by number."""
     found = {}
     wanted = sorted(set(rows))
-    for first, table in _with_first_row(kb, columns):
+    for first, table in _with_first_row(folder, columns):
         here = [row - first for row in wanted if first <= row < first + table.num_rows]
         for row, entity in zip(here, table.take(here).to_pylist() if here else (), strict=True):
             found[first + row] = entity

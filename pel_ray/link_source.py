@@ -69,6 +69,10 @@ class LinkSource:
         folder = self.ranker.folder if self.ranker else self.parts.folder
         stored = read_threshold(folder)
         if stored is None and nil:
+            if not self.ranker and not self.parts.is_saved:
+                raise SettingsError(
+                    f"{folder} was not saved by pel-ray and keeps no NIL threshold. Give one with --threshold"
+                )
             command = f"rank evaluate DATA --ranker {folder}" if self.ranker else "evaluate DATA"
             raise SettingsError(
                 f"{folder} has no NIL threshold. Choose one with `pel-ray {command} --vectors "

@@ -36,7 +36,7 @@ class FilterSettings(Settings):
     keep_namesakes: bool = False
     """Keep entities whose normalised title or synonym equals one of the gold's: most of them mean the same."""
     skip_ranks: int = Field(default=0, ge=0)
-    """Best hits to leave out after that: the nearest may be right without being annotated."""
+    """Best hits to leave out after the other filters: the nearest may be right without being annotated."""
     absolute_margin: float | None = None
     """A negative must score at least this much less than the gold."""
     relative_margin: float | None = Field(default=None, gt=0, le=1)

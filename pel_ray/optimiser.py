@@ -31,11 +31,11 @@ class OptimiserSettings(Settings):
     warmup: float = Field(default=0.25, ge=0, le=1)
     """Share of the steps in which the learning rate rises; then it falls to 0."""
     weight_decay: float = Field(default=0.01, ge=0)
-    """Not for biases and LayerNorm."""
+    """Weight decay of AdamW; biases and LayerNorm have none."""
     adam_epsilon: float = Field(default=1e-6, gt=0)
-    """Of AdamW."""
+    """Epsilon of AdamW, against division by zero."""
     clip: float = Field(default=1.0, gt=0)
-    """Longest gradient, over all weights."""
+    """Largest norm of the gradient, over all weights; longer ones are scaled down."""
     freeze_embeddings: bool = False
     """Leave the word embeddings as they are: most of a small encoder's weights."""
     dropout: float | None = Field(default=None, ge=0, lt=1)

@@ -12,7 +12,7 @@ import numpy as np
 
 from pel_ray.confusions import SHOWN_COLUMNS, shown_entity, shown_mention
 from pel_ray.evaluation import Judged
-from pel_ray.golds import GoldMentions, entities_at
+from pel_ray.golds import GoldMentions, rows_at
 from pel_ray.search import Hits
 from pel_ray.tables import DataSet
 from pel_ray.text import MENTION_COLUMNS
@@ -25,7 +25,7 @@ def changes(data: DataSet, mentions: GoldMentions, before: Judged, after: Judged
     """Counts over mentions that have a gold, and examples; the entity that a ranker is surest of comes first."""
     outcomes = _outcomes(mentions, before, after)
     numbers = {name: _surest(np.flatnonzero(outcomes == name), before, after) for name in (MENDED, SPOILT)}
-    entities = entities_at(data.kb, _rows_of(mentions, numbers, before, after), SHOWN_COLUMNS)
+    entities = rows_at(data.kb, _rows_of(mentions, numbers, before, after), SHOWN_COLUMNS)
     described = {
         name: [_described(data, mentions, before, after, entities, number) for number in some]
         for name, some in numbers.items()

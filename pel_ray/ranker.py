@@ -20,7 +20,16 @@ from safetensors.torch import load, save_file
 from torch import nn
 
 from pel_ray.blend import Blend, read_blend
-from pel_ray.encoder import ModelSettings, OverTransformer, Parts, load_parts, load_tower, mean_over, read_saved
+from pel_ray.encoder import (
+    EncoderName,
+    ModelSettings,
+    OverTransformer,
+    Parts,
+    load_parts,
+    load_tower,
+    mean_over,
+    read_saved,
+)
 from pel_ray.errors import ArtifactError, SettingsError, StorageError
 from pel_ray.hugging_face import DEFAULT_ENCODER, load_config, num_positions
 from pel_ray.spec import Settings
@@ -35,7 +44,7 @@ FIRST_SCORE_SEED = 13
 class RankerSettings(Settings):
     """What a ranker is made of."""
 
-    encoder: str = DEFAULT_ENCODER
+    encoder: EncoderName = DEFAULT_ENCODER
     """A Hugging Face encoder by hub name or folder, a pel-ray model folder (its mention tower), or a ranker."""
     layers: int | None = Field(default=None, ge=1)
     """Keep only the first layers, for small machines; by default all."""

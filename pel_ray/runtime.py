@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,7 @@ from pel_ray.vectors import Shard
 
 ShardWork = Callable[[Any], Callable[[Shard], dict[str, Any]]]
 """A class that is made with a job and then called with shards; each call returns a receipt."""
+SECONDS_TO_KNOW = 0.5
 Node = dict[str, float]
 """What a node of the cluster has: CPU, GPU, ..."""
 
@@ -63,11 +65,16 @@ def resolve_ask(resources: Resources) -> Ask:
     return ask_of(resources, [node["Resources"] for node in ray.nodes() if node["Alive"]])
 
 
-def free_cpus() -> float:
-    """That nobody holds now, on all nodes."""
+def is_free(ask: Ask) -> bool:
+    """Whether one of the workers could start now. What a step before has freed is known to Ray only after a moment."""
     import ray
 
-    return float(ray.available_resources().get("CPU", 0))
+    for wait in (0, SECONDS_TO_KNOW):
+        time.sleep(wait)
+        free = ray.available_resources()
+        if free.get("CPU", 0) >= ask.cpus and free.get("GPU", 0) >= ask.gpus:
+            return True
+    return False
 
 
 def ask_of(resources: Resources, alive: Sequence[Node]) -> Ask:
@@ -162,6 +169,9 @@ class _Host:
     def __init__(self) -> None:
         self._current: tuple[int, Callable[[Shard], dict[str, Any]]] | None = None
 
+    def ready(self) -> None:
+        """Says that it runs: on a cluster that others use too it may have to wait for its place."""
+
     def call(self, phase: int, work: ShardWork, job: Any, shard: Shard) -> dict[str, Any]:
         if self._current is None or self._current[0] != phase:
             # The model of the phase before goes first: two might not fit.
@@ -185,24 +195,33 @@ class WarmActors:
     def map(self, work: ShardWork, job: Any, shards: Sequence[Shard]) -> Iterator[dict[str, Any]]:
         import ray
 
-        # Two shards for each: the next one is there when the first is done.
-        places = deque(self._started(min(self.ask.workers, len(shards))) * 2)
         self._phase += 1
         # Once into the object store: a job may carry what a reuse knows of millions of texts.
         phase, shared = self._phase, ray.put(job)
         waiting = deque(shards)
+        starting = {actor.ready.remote(): actor for actor in self._started(min(self.ask.workers, len(shards)))}
         running: dict[Any, Any] = {}
+        shards_of: dict[Any, int] = {}
         try:
             while waiting or running:
-                while waiting and places:
-                    actor = places.popleft()
+                (done,), _ = ray.wait([*starting, *running])
+                if done in starting:
+                    shards_of[starting.pop(done)] = 0
+                else:
+                    shards_of[running.pop(done)] -= 1
+                while waiting:
+                    actor = min(shards_of, key=lambda actor: shards_of[actor])
+                    # Two for each, so that the next is there when one is done, but one stays for who is still starting.
+                    if shards_of[actor] >= (2 if len(waiting) > len(starting) else 1):
+                        break
                     running[actor.call.remote(phase, work, shared, waiting.popleft())] = actor
-                (done,), _ = ray.wait(list(running))
-                places.append(running.pop(done))
-                yield ray.get(done)
+                    shards_of[actor] += 1
+                answer = ray.get(done)
+                if answer is not None:
+                    yield answer
         finally:
             # Whoever stops listening wants no more: else Ray would say that it tries again what ends with the actor.
-            for call in running:
+            for call in [*starting, *running]:
                 ray.cancel(call)
 
     def _started(self, count: int) -> list[Any]:

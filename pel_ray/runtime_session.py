@@ -39,32 +39,54 @@ def ray_session(num_cpus: int | None = None) -> Iterator[None]:
 
     One that is started has as many CPUs as there are cores, or `num_cpus`.
     """
-    import ray
+    with _own_signals() as noted:
+        import ray
 
-    if ray.is_initialized():
-        yield
-        return
-    with _own_signals():
-        if address := os.environ.get("RAY_ADDRESS"):
-            _join(address)
-        else:
-            _start(num_cpus or _cores())
+        is_ours = not ray.is_initialized()
+        if is_ours and not noted:
+            if address := os.environ.get("RAY_ADDRESS"):
+                _join(address)
+            else:
+                _start(num_cpus or _cores())
     try:
+        for number in noted:
+            signal.raise_signal(number)
         yield
     finally:
-        ray.shutdown()
+        if is_ours:
+            ray.shutdown()
 
 
 @contextmanager
-def _own_signals() -> Iterator[None]:
-    """Ray takes SIGTERM for itself, and would end with a code of its own and a dump."""
+def _own_signals() -> Iterator[list[int]]:
+    """Notes the signals that come while Ray is imported and starts, and gives them to their handlers afterwards.
+
+    An exception that a handler raises in an import can get lost, and Ray takes SIGTERM for itself, to end with a code
+    of its own and a dump. Who insists by a second signal need not wait.
+    """
+    noted: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield noted
         return
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    yield
-    for number, handler in handlers.items():
-        if callable(handler):
+
+    def note(number: int, _: Any) -> None:
+        if noted:
+            os._exit(128 + number)
+        noted.append(number)
+
+    found = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    handlers = {number: handler for number, handler in found.items() if callable(handler)}
+    for number in handlers:
+        signal.signal(number, note)
+    try:
+        yield noted
+    except SystemExit as end:
+        # Ray's own handler has begun to end this process.
+        if end.code not in handlers:
+            raise
+        raise SystemExit(128 + end.code) from end
+    finally:
+        for number, handler in handlers.items():
             signal.signal(number, handler)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Literal
@@ -44,9 +45,12 @@ class EncodeJob(ShardJob):
     def result_names(self, shard: Shard) -> tuple[str, ...]:
         return vector_names(shard, self.tag)
 
+    def names(self) -> set[str]:
+        return super().names() | set(self.tokens.names())
+
     def is_done(self, shard: Shard, names: set[str]) -> bool:
         # The word pieces lie in a folder of their own, which somebody may have deleted.
-        return super().is_done(shard, names) and self.token_file(shard).is_file()
+        return super().is_done(shard, names) and self.token_file(shard).name in names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,9 +137,12 @@ class ShardEncoder(ShardWorker):
 
     def _tokens(self, shard: Shard) -> TokenShard:
         file = self.job.token_file(shard)
-        if not file.is_file():
-            rows = self.job.kb.rows(shard.start, shard.stop, COLUMNS).to_pylist()
-            write_shard(file, tokenise(self._texts, rows, shard.start, self.job.with_synonyms))
+        if file.is_file():
+            # What is damaged is made again, of the same bytes.
+            with suppress(ArtifactError):
+                return read_shard(file)
+        rows = self.job.kb.rows(shard.start, shard.stop, COLUMNS).to_pylist()
+        write_shard(file, tokenise(self._texts, rows, shard.start, self.job.with_synonyms))
         return read_shard(file)
 
     def _take_old(self, tokens: TokenShard, stored: np.ndarray) -> tuple[np.ndarray, dict[str, int]]:

@@ -50,6 +50,10 @@ class ShardJob:
         """The files that a shard leaves in the folder."""
         raise NotImplementedError
 
+    def names(self) -> set[str]:
+        """The files by which one sees what is done."""
+        return set(self.folder.names())
+
     def is_done(self, shard: Shard, names: set[str]) -> bool:
         return names.issuperset((self.receipt_file(shard).name, *self.result_names(shard)))
 

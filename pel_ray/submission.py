@@ -7,11 +7,11 @@ import json
 import logging
 import re
 import shlex
-import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -199,7 +199,7 @@ def run_job(
     *,
     retries: int,
     begun: Callable[[str], None],
-    say: Callable[[str], None],
+    again: Callable[[str], None],
     show: Callable[[str], None],
 ) -> JobState:
     """Submits and follows; a job that failed is submitted again, which does only what is not done yet."""
@@ -209,7 +209,7 @@ def run_job(
         state = server.follow(job, show)
         if not state.is_worth_a_retry or attempt == retries:
             break
-        say(f"{state}; submitting it again, {retries - attempt} more times at the most")
+        again(f"{state}; submitting it again, {retries - attempt} more times at the most")
     return state
 
 
@@ -243,12 +243,16 @@ def _connect(address: str) -> Any:
 
 def _check_answers(host: str, port: int, address: str) -> None:
     """Ray's client would wait for ever for one that takes a request and says nothing."""
-    with socket.create_connection((host, port), SECONDS_TO_CONNECT) as probe:
+    probe = HTTPConnection(host, port, timeout=SECONDS_TO_CONNECT)
+    with closing(probe):
+        probe.connect()
         if urlsplit(address).scheme == "http":
-            probe.settimeout(SECONDS_TO_ANSWER)
-            probe.sendall(f"GET /api/version HTTP/1.0\r\nHost: {host}\r\n\r\n".encode())
-            while probe.recv(4096):
-                pass
+            probe.sock.settimeout(SECONDS_TO_ANSWER)
+            try:
+                probe.request("GET", "/api/version")
+                probe.getresponse().read()
+            except HTTPException as error:
+                raise ValueError("it sends no HTTP") from error
 
 
 def _host_and_port(address: str) -> tuple[str, int]:

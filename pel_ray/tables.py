@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 
 from pel_ray.arrays import damaged
 from pel_ray.artifacts import MANIFEST, Input, Manifest, Work, read_manifest
-from pel_ray.errors import ArtifactError
+from pel_ray.errors import ArtifactError, StorageError
 from pel_ray.schema import SCHEMAS, Entity, Mention, num_characters, table_of
 from pel_ray.statistics import statistics_of
-from pel_ray.storage import Location
+from pel_ray.storage import Location, storage_errors
 
 ROWS_PER_FILE = 500_000
 ROWS_PER_GROUP = 16_384
@@ -100,10 +100,17 @@ class TableFolder:
     @contextmanager
     def _parquet(self, name: str) -> Iterator[pq.ParquetFile]:
         file = self.folder / name
+        with storage_errors(file, "read"):
+            stream = self.folder.filesystem.open_input_file(file.path)
         try:
-            with self.folder.filesystem.open_input_file(file.path) as stream:
+            with stream:
                 yield pq.ParquetFile(stream, page_checksum_verification=True)
-        except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+        except (pa.ArrowException, KeyError, ValueError) as error:
+            raise damaged(file, error) from error
+        except OSError as error:
+            # Arrow says the same of a page that is damaged and of a bucket that does not answer.
+            if error.errno is not None or not file.is_local:
+                raise StorageError(f"{file}: cannot read: {error}. If that stays so, make its folder again") from error
             raise damaged(file, error) from error
 
     @cached_property

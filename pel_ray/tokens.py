@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from pel_ray.arrays import damaged
-from pel_ray.storage import Location
+from pel_ray.storage import Location, storage_errors
 from pel_ray.text import Texts
 
 COLUMNS = ("entity_id", "title", "types", "synonyms", "description")
@@ -105,7 +105,8 @@ def write_shard(file: Location, table: pa.Table) -> None:
 
 def read_shard(file: Location) -> TokenShard:
     """A shard, mapped into memory where the file is local."""
-    source = pa.memory_map(file.path) if file.is_local else pa.BufferReader(file.read_bytes())
+    with storage_errors(file, "read"):
+        source = pa.memory_map(file.path) if file.is_local else pa.BufferReader(file.read_bytes())
     try:
         with pa.ipc.open_file(source) as reader:
             return TokenShard.of_table(reader.read_all())

@@ -34,7 +34,7 @@ class NegativeSettings(Settings):
     keep_namesakes: bool = False
     """Allow entities that share a name with a gold as its negatives."""
     pool: Literal["auto", "all", "world"] = "auto"
-    """Where they come from: all of the KB, or the mention's world; auto: its world where the KB has worlds."""
+    """Where negatives come from: all of the KB, or the mention's world; auto: its world where the KB has worlds."""
     refresh: Literal["full", "pool", "frozen"] = "full"
     """With mixed, what is encoded for mining: the whole KB, the last candidates, or nothing (a frozen entity tower)."""
     mine_every: Annotated[int, Field(ge=1)] = 1

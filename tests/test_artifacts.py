@@ -79,7 +79,7 @@ def test_foreign_files_are_never_touched(pel_ray: RunCommand, imported: list[str
     Path("mine/kb/thesis.txt").write_text("years of work")
     arguments = [*imported[:-1], "mine"]
     for more in ([], ["--overwrite"]):
-        assert "holds files that are not pel-ray's (thesis.txt)" in pel_ray(*arguments, *more).error
+        assert "holds what is not of this step (thesis.txt)" in pel_ray(*arguments, *more).error
     assert Path("mine/kb/thesis.txt").read_text() == "years of work"
     assert not Path("mine/mentions").exists()
 

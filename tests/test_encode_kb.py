@@ -362,16 +362,40 @@ def test_vectors_too_large_for_half_precision_fit_in_single(home: Path, ray_here
     assert np.abs(vectors_of(tmp_path / "out")[1]).max() > np.finfo(np.float16).max
 
 
-def test_damaged_word_pieces_are_named_and_made_again(
+def test_damaged_and_deleted_word_pieces_are_made_again(
     home: Path, undisturbed: dict[str, bytes], tmp_path: Path
 ) -> None:
     tokens, asked = tmp_path / "tokens", settings(home, tmp_path / "out", tokens=str(tmp_path / "tokens"))
     shutil.copytree(next(home.glob("tokens-*")), tokens)
-    file = sorted(tokens.glob("*.arrow"))[1]
-    file.write_bytes(b"?" * file.stat().st_size)
-    with pytest.raises(PelRayError, match=f"{file.name} is damaged .* with --overwrite"):
+    whole = contents(tokens)
+    damaged, deleted = sorted(tokens.glob("*.arrow"))[1:3]
+    damaged.write_bytes(b"?" * damaged.stat().st_size)
+    encode_kb(asked)
+    assert contents(tmp_path / "out") == undisturbed and contents(tokens) == whole
+    deleted.unlink()
+    (tmp_path / "out" / "manifest.json").unlink()
+    with pytest.raises(ArtifactError, match="is missing.*--overwrite"):
         encode_kb(asked)
     encode_kb(asked.model_copy(update={"overwrite": True}))
+    assert contents(tmp_path / "out") == undisturbed and contents(tokens) == whole
+
+
+def test_a_worker_that_finds_no_place_keeps_no_shard_from_the_others(
+    home: Path, undisturbed: dict[str, bytes], tmp_path: Path
+) -> None:
+    import ray
+
+    class Other:
+        def is_there(self) -> bool:
+            return True
+
+    # Of four CPUs.
+    other = ray.remote(num_cpus=3)(Other).remote()
+    assert ray.get(other.is_there.remote())
+    try:
+        encode_with(TWO, settings(home, tmp_path / "out"))
+    finally:
+        ray.kill(other)
     assert contents(tmp_path / "out") == undisturbed
 
 

@@ -429,7 +429,7 @@ def test_what_is_no_address_of_a_job_server_is_one_line(pel_ray: RunCommand) -> 
 def test_an_address_without_a_port_has_that_of_its_scheme(
     pel_ray: RunCommand, monkeypatch: pytest.MonkeyPatch, address: str, port: int
 ) -> None:
-    def refuse(where: tuple[str, int], timeout: float) -> None:
+    def refuse(where: tuple[str, int], *_: object) -> None:
         raise ConnectionRefusedError(f"nobody at port {where[1]}")
 
     monkeypatch.setattr(socket, "create_connection", refuse)
@@ -512,6 +512,7 @@ def test_what_may_not_be_read_is_named(without_rights: Path) -> None:
         (["train", "/set", "--out", "/shared/x", "--set", "optimizer.lr=1"], 2, "did you mean 'optimiser'?"),
         (["encode-kb", "/kb", "--out", "runs/x"], 1, "would be in a temporary place of the cluster and be lost"),
         (["encode-kb", "data", "--out", "/shared/x"], 1, "kb data: is here but does not go to the cluster"),
+        (["encode-kb", "nowhere/kb", "--out", "/shared/x"], 1, "kb nowhere/kb: is not here, so it cannot go"),
         (["link", "/runs/hpo"], 1, "files -: is what is piped in here"),
         (["link", "/runs/hpo", "/texts.txt", "-"], 1, "files -: is what is piped in here"),
     ],

@@ -227,7 +227,7 @@ def test_labels_that_name_no_entity_or_another_are_refused_or_counted(
         ({"id": "E9"}, "has no title. Expected title or name; found id"),
         ({"id": "E9", "name": "  "}, "E9 has no title. Give it one, or pass --on-error skip"),
         ({"id": "", "name": "x"}, "has an empty id. Give it one, or pass --on-error skip"),
-        ({"id": "E1", "name": "x"}, "the id E1 stands twice. Ids must be unique: remove one; --on-error skip keeps"),
+        ({"id": "E1", "name": "x"}, "the id E1 occurs twice. Ids must be unique: remove one; --on-error skip keeps"),
         ({"id": "E9", "name": ["x"]}, 'name is ["x"], expected text'),
         ({"id": "E9", "name": "x", "synonyms": {"a": 1}}, "synonyms is"),
         ({"id": "E9", "name": "x", "synonyms": ["a", " "], "types": [1.5]}, "types is [1.5]"),
@@ -250,7 +250,7 @@ def test_entities_that_cannot_be_are_refused(pel_ray: RunCommand, tmp_path: Path
         ({"doc_id": "D7"}, "document 'D7' is not among the 2 documents given"),
         ({"start": -1}, "expected a whole number from 0"),
         ({"start": 4, "end": 4, "text": ""}, "start 4 and end 4 are no span"),
-        ({"mention_id": "2"}, "the id 2 stands twice"),
+        ({"mention_id": "2"}, "the id 2 occurs twice"),
     ],
 )
 def test_mentions_that_cannot_be_are_refused(

@@ -94,7 +94,7 @@ def test_the_seed_alone_decides_the_split(pel_ray: RunCommand, tmp_path: Path) -
     [
         ("id: TOY:2\n", "", "toy.obo.gz:8: a [Term] stanza without `id:`"),
         ("name: infection\n", "", "TOY:2 has no title"),
-        ("id: TOY:5", "id: TOY:3", "the id TOY:3 stands twice"),
+        ("id: TOY:5", "id: TOY:3", "the id TOY:3 occurs twice"),
         ('"flu" EXACT', '"flu EXACT', 'does not start with a whole "quoted text"'),
         ("[Term]\nid: TOY:2", "\nid: TOY:2", "a second `id:` in the stanza of TOY:1"),
         ("[Term]", "[Term", "does not end in ]"),
@@ -125,7 +125,7 @@ def test_a_skipped_term_leaves_no_mentions_behind(pel_ray: RunCommand, tmp_path:
     result = pel_ray("import", "obo", "x.obo", "--out", "set", *options)
     assert "golds not in the KB: 0" in result.out
     counts = sources_of("set", "kb")
-    assert counts["terms"]["dropped"] == {"id stands twice": 1, "obsolete": 1, "without a title": 1}
+    assert counts["terms"]["dropped"] == {"id occurs twice": 1, "obsolete": 1, "without a title": 1}
     assert counts["synonyms"]["kept"] == sum(len(row["synonyms"]) for row in rows_of("set", "kb"))
 
 
@@ -154,7 +154,7 @@ def test_a_skipped_term_gives_its_children_no_blank_type(pel_ray: RunCommand, tm
 
 def test_the_second_of_two_equal_ids_changes_no_type(pel_ray: RunCommand, tmp_path: Path) -> None:
     (tmp_path / "x.obo").write_text(OBO + "\n[Term]\nid: TOY:2\nname: double\n")
-    assert "the id TOY:2 stands twice, first at x.obo:8" in pel_ray("import", "obo", "x.obo", "--out", "set").error
+    assert "the id TOY:2 occurs twice, first at x.obo:8" in pel_ray("import", "obo", "x.obo", "--out", "set").error
     pel_ray("import", "obo", "x.obo", "--out", "set", "--on-error", "skip", "--branch-depth", "1")
     entities = by_id("set", "kb")
     assert entities["TOY:2"]["types"] == ["infection"] == entities["TOY:5"]["types"]

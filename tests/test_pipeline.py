@@ -105,7 +105,7 @@ def test_plan_shows_every_setting_and_starts_nothing(files: None, tmp_path: Path
         ("encode.yaml", "'{otu}.yaml'", "step vectors: spec has {otu}"),
         ("{out}/index", "{otu}/index", "pipeline.yaml: step index: with.out has {otu}"),
         ("layers: 1", "encoder: ['{otu}']", "step vectors: with.model.encoder has {otu}"),
-        ("run: index\n", "run: encode-kb\n    with: &a {kb: *a}\n", "a setting contains itself"),
+        ('{vectors: "{out}/vectors", out: "{out}/index", kind: flat}', "&a {kb: *a}", "a setting contains itself"),
         ("out: made", "out: made\nvalues: {out: other}", "values.out is not a value: {out} stands for"),
         (
             "name: index",
@@ -208,6 +208,12 @@ def test_a_number_is_a_name_and_a_spec_too(table: None, tmp_path: Path, pel_ray:
     assert [step["name"] for step in shown[:-1:2]] == ["1", "2"]
     assert [step["with"]["store"] for step in shown[:-1:2]] == ["fp32", "fp16"]
     assert [step["with"]["model"]["layers"] for step in shown[:-1:2]] == [1, 2]
+
+
+def test_the_same_step_twice_is_no_mistake(table: None, tmp_path: Path, pel_ray: RunCommand) -> None:
+    (tmp_path / "table.yaml").write_text(TABLE.replace("{out}/{row}/{layers}/index", "{out}/last"))
+    assert "steps a-1-index and a-2-index have the same out" in pel_ray("run", "table.yaml", "--plan").error
+    assert pel_ray("run", "table.yaml", "--plan", "--only", "a-1*", "--only", "end").code == 0
 
 
 @pytest.mark.parametrize("values", ["kb: '{top}/kb', top: '{out}/x'", "top: '{out}/x', kb: '{top}/kb'"])

@@ -99,7 +99,7 @@ def test_a_file_given_twice_is_noticed_and_counted_once(pel_ray: RunCommand, cor
     assert pel_ray(*given, "--on-error", "skip").code == 0
     counts = sources_of("set", "mentions")
     assert (counts["documents"]["kept"], counts["mentions"]["kept"]) == (2, 5)
-    assert counts["documents"]["dropped"] == {"stands twice": 2}
+    assert counts["documents"]["dropped"] == {"occurs twice": 2}
     assert {row["split"] for row in rows_of("set", "mentions")} == {"train"}
 
 

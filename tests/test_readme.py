@@ -43,7 +43,7 @@ def test_the_python_lines_and_the_same_on_the_command_line_run(
     write_encoder(tmp_path / "tiny")
     (tmp_path / "hp.obo").write_text("[Term]\nid: HP:1\nname: Heart attack\n\n[Term]\nid: HP:2\nname: Fever\n")
     assert pel_ray("import", "obo", "hp.obo", "--out", "data/hpo").code == 0
-    assert pel_ray("encode-kb", "data/hpo", "--out", "runs/hpo", "--encoder", "tiny").code == 0
+    assert pel_ray("encode-kb", "data/hpo", "--out", "runs/quickstart/run", "--encoder", "tiny").code == 0
     for lines in _PYTHON.findall(README):
         exec(compile(lines, "README.md", "exec"), {})
     assert re.search(r"^HP:[12] ", capsys.readouterr().out, re.MULTILINE)

@@ -64,7 +64,7 @@ def test_flags_win_over_set_and_set_over_the_file(tmp_path: Path) -> None:
         ("name: 2024-13-45\n", "is not YAML"),
         ("{[a]: b}\n", "is not YAML"),
         ("name: " + "[" * 3000, "is not YAML"),
-        ("name: a\nname: b\n", "job.yaml:2: is not YAML: the key 'name' stands twice"),
+        ("name: a\nname: b\n", "job.yaml:2: is not YAML: the key 'name' occurs twice"),
     ],
 )
 def test_a_wrong_spec_says_where_and_what(tmp_path: Path, text: str, expected: str) -> None:

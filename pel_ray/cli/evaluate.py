@@ -84,7 +84,9 @@ def _show_nil(found: Mapping[str, Any]) -> None:
         rows += [(f"{name}, NIL as a class", f"{at[name]:.3f}") for name in ("recall@1", "recall@64") if name in at]
     console.show_table(("", ""), rows)
     if not at:
-        console.say("no threshold is in the model: choose one with --split validation --tune-nil")
+        console.say(
+            "no threshold is in the model: --split validation --tune-nil chooses one and stores it in a saved model"
+        )
 
 
 command = settings_command(
@@ -94,5 +96,5 @@ command = settings_command(
     argument="data",
     nested=True,
     help="Measure a retriever on a split: recall, MRR, NIL, with intervals and beside baselines.",
-    example="pel-ray evaluate data/hpo --vectors runs/hpo --out runs/hpo/test",
+    example="pel-ray evaluate data/hpo --vectors runs/hpo/pb --out runs/hpo/pb/test",
 )

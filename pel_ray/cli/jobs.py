@@ -25,8 +25,6 @@ from pel_ray.submission import JobServer, JobState, equivalent_line, run_job
 NOT_FOR_A_CLUSTER = ("submit", "status", "logs", "stop")
 SPEC_ENDINGS = (".yaml", ".yml")
 
-KIND = "kind: RayJob"
-
 
 def _named(context: click.Context, parameter: click.Parameter, job: str | None) -> str | None:
     if job == "":
@@ -72,6 +70,8 @@ def submit(
     """
     words, behind = split_address(command_of(command))
     address = behind or address
+    if kuberay is not None and only_print:
+        raise click.UsageError("--kuberay writes a file and --print a line: give one of them")
     if kuberay is not None:
         _check_replaceable(locate(kuberay))
         told = told_by(words)
@@ -114,8 +114,12 @@ def _run(server: JobServer, entrypoint: str, package: Package, retries: int, fol
         jobs.append(job)
         _begun(job)
 
+    def again(why: str) -> None:
+        jobs.clear()
+        console.say(why)
+
     def follow_it() -> JobState:
-        return run_job(server, entrypoint, package, retries=retries, begun=begun, say=console.say, show=_show_log)
+        return run_job(server, entrypoint, package, retries=retries, begun=begun, again=again, show=_show_log)
 
     _finish(server, interruptible(follow_it, server, jobs))
 
@@ -197,7 +201,7 @@ def _command_of_spec(path: str) -> list[str]:
 
 def _check_replaceable(file: Location) -> None:
     """A manifest may be written again; a spec that was given in its place would be gone."""
-    if file.is_file() and KIND.encode() not in file.read_bytes():
+    if file.is_file() and b"kind: RayJob" not in file.read_bytes():
         raise InputError(str(file), "is something else than a RayJob manifest. Give --kuberay the name of a new file")
 
 

@@ -97,14 +97,14 @@ def _options(name: str, given: Sequence[str]) -> list[str]:
 
 
 def check_outs(spec: str, steps: Sequence[tuple[Step, Settings]]) -> None:
-    """Refuses two steps of one command and folder; a KB and mentions may be imported into one."""
-    whose: dict[tuple[str, str], str] = {}
+    """Refuses two steps of one command and folder that differ; a KB and mentions may be imported into one."""
+    whose: dict[tuple[str, str], tuple[str, Settings]] = {}
     for step, settings in steps:
         out = getattr(settings, "out", None)
         if out is None or step.run.startswith("import"):
             continue
-        first = whose.setdefault((step.run, str(locate(out))), step.name)
-        if first != step.name:
+        first, wanted = whose.setdefault((step.run, str(locate(out))), (step.name, settings))
+        if wanted.model_copy(update={"out": out}) != settings:
             raise SettingsError(
                 f"{spec}: steps {first} and {step.name} have the same out, {out}. Give each a folder of its own"
             )

@@ -22,6 +22,8 @@ from pel_ray.spec import assign, merged, read_spec, resolve
 
 STDIN = "-"
 """What a command that takes files reads where it is given none."""
+INPUTS = {"kb", "data", "vectors", "file", "folder", "folders", "ranker"}
+"""Settings that always name a folder or file to read; of others nobody knows whether they are a word."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +83,12 @@ class Told:
                             "is what is piped in here, which does not go to the cluster. Name files on storage that "
                             "all nodes share, or s3:// URIs",
                         )
-                    is_here = isinstance(path, str) and name != "spec" and _is_relative(path) and Path(path).exists()
-                    if is_here and (package is None or not package.holds(path)):
+                    if not isinstance(path, str) or name == "spec" or not _is_relative(path):
+                        continue
+                    if not Path(path).exists():
+                        if name in INPUTS:
+                            raise _is_nowhere(f"{whose}{name} {path}")
+                    elif package is None or not package.holds(path):
                         raise _stays_here(f"{whose}{name} {path}")
 
 
@@ -177,6 +183,14 @@ def _stays_here(what: str) -> InputError:
         what,
         "is here but does not go to the cluster. Put it on storage that all nodes share and give its absolute path "
         "there, or an s3:// URI",
+    )
+
+
+def _is_nowhere(what: str) -> InputError:
+    return InputError(
+        what,
+        "is not here, so it cannot go to the cluster. Give the absolute path that it has there, on storage that all "
+        "nodes share, or an s3:// URI",
     )
 
 

@@ -89,8 +89,8 @@ def read_documents(lines: Lines, tally: Tally, seen: dict[str, str]) -> Iterator
         second = f"stands here and at {first}. Remove one, or pass --on-error skip"
         if first == where:
             second = "was read from here before: the file is given twice. Name it once"
-        tally.problem("documents", "stands twice", where, f"document {document.document_id} {second}")
-        tally.drop("mentions", "in a document that stands twice", len(document.annotations))
+        tally.problem("documents", "occurs twice", where, f"document {document.document_id} {second}")
+        tally.drop("mentions", "in a document that occurs twice", len(document.annotations))
     if not num_documents:
         raise InputError(lines.name, "holds no PubTator document, which starts with a line `PMID|t|title`")
 

@@ -20,9 +20,9 @@ class Texts:
     def add(self, document_id: str, text: str, where: str) -> None:
         if document_id in self._spans:
             problem = (
-                f"document {document_id} stands twice. Ids must be unique: remove one; --on-error skip keeps the first"
+                f"document {document_id} occurs twice. Ids must be unique: remove one; --on-error skip keeps the first"
             )
-            raise BadRecord(where, "document stands twice", problem)
+            raise BadRecord(where, "document occurs twice", problem)
         content = memoryview(text.encode())
         try:
             self._spans[document_id] = (self._file.seek(0, 2), len(content))

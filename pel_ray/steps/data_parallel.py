@@ -21,7 +21,7 @@ def train_on_many(job: TrainJob, epoch: Shard, ask: Ask) -> dict[str, Any]:
     import ray.train
     from ray.train.torch import TorchTrainer
 
-    if job.is_done(epoch, set(job.folder.names())):
+    if job.is_done(epoch, job.names()):
         return dict(json.loads(job.receipt_file(epoch).read_bytes()))
     _error_file(job, epoch).delete_file()
     storage = job.folder / "ray-train"

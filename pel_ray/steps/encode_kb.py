@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from pel_ray.artifacts import MANIFEST, Input, Request, Work, building, finished, read_manifest
+from pel_ray.artifacts import MANIFEST, Input, Manifest, Request, Work, building, finished, read_manifest
 from pel_ray.batches import BatchTokens
 from pel_ray.encoder import ModelSettings, Precision, load_parts
 from pel_ray.errors import ArtifactError, SettingsError
@@ -23,7 +23,6 @@ from pel_ray.steps.sharded import at_work, finish_shards, missing_shards
 from pel_ray.storage import Location, locate
 from pel_ray.tables import TableFolder
 from pel_ray.text import Texts
-from pel_ray.tokens import read_shard
 from pel_ray.vectors import Shard, VectorFolder, plan_shards, vector_names
 
 
@@ -55,7 +54,7 @@ class EncodeSettings(Settings):
     resources: Resources = Resources()
     """With what it runs."""
     overwrite: bool = False
-    """Replace finished vectors of another KB, model or setting."""
+    """Replace finished vectors, and the word pieces in --tokens, of another KB, model or setting."""
 
 
 def encode_kb(settings: EncodeSettings, within: Workers | None = None) -> Outcome:
@@ -69,8 +68,6 @@ def encode_kb(settings: EncodeSettings, within: Workers | None = None) -> Outcom
         if plan.tokens_done is None:
             making = building(plan.tokens, plan.token_request, resumable=True, option="--tokens")
             token_work = stack.enter_context(making)
-            if settings.overwrite:
-                _delete_damaged(plan.job(ask.cpus).token_file(shard) for shard in plan.shards)
         receipts = _encode_missing(plan, carrier, ask)
         _finish(plan, receipts, work, token_work, ask)
     return Outcome(plan.out, read_manifest(plan.out), is_new=True)
@@ -112,11 +109,18 @@ class EncodePlan:
         self.done = finished(self.out, self.request, overwrite=settings.overwrite)
         if self.tokens == self.out:
             raise SettingsError(f"--tokens and --out are the same folder, {self.out}. Give each its own")
-        self.tokens_done = finished(self.tokens, self.token_request, overwrite=settings.overwrite)
+        self.tokens_done = self._tokens_done()
         # Whoever has what they asked for may have deleted the old vectors.
         self.reuse: Reuse | None = None
         if settings.reuse and self.done is None:
             self.reuse = Reuse.of(_open_reuse(locate(settings.reuse), self.request))
+
+    def _tokens_done(self) -> Manifest | None:
+        """Whole word pieces stay also with --overwrite, for they may serve others too."""
+        try:
+            return finished(self.tokens, self.token_request)
+        except ArtifactError:
+            return finished(self.tokens, self.token_request, overwrite=self.settings.overwrite)
 
     def job(self, threads: int) -> EncodeJob:
         settings = self.settings
@@ -179,16 +183,6 @@ def _open_reuse(folder: Location, request: Request) -> VectorFolder:
             f"{folder} was encoded otherwise: {'; '.join(differences)}. Encode without --reuse, or with these settings"
         )
     return old
-
-
-def _delete_damaged(files: Iterable[Location]) -> None:
-    """Whoever says --overwrite may have been told to, for one of these."""
-    for file in files:
-        try:
-            if file.is_file():
-                read_shard(file)
-        except ArtifactError:
-            file.delete_file()
 
 
 def _encode_missing(plan: EncodePlan, carrier: Workers, ask: Ask) -> list[dict[str, Any]]:

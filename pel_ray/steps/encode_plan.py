@@ -88,7 +88,7 @@ def _threads_of_torch(count: int) -> Iterator[None]:
 
 def _num_left(job: EncodeJob, shards: Sequence[Shard]) -> int:
     """Entities that were asked for and are in no finished shard."""
-    names = set(job.folder.names())
+    names = job.names()
     ends = np.array([(shard.start, shard.stop) for shard in shards if not job.is_done(shard, names)]).reshape(-1, 2)
     places = ends if job.only is None else np.searchsorted(job.only, ends)
     return int(np.diff(places).sum())

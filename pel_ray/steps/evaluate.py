@@ -14,7 +14,7 @@ from pel_ray.arrays import read_array
 from pel_ray.artifacts import Input, Request, Work, building, finished, read_manifest
 from pel_ray.baselines import dictionary_hits, tfidf_hits
 from pel_ray.errors import ArtifactError, SettingsError
-from pel_ray.golds import GoldMentions, entities_at, gold_mentions
+from pel_ray.golds import GoldMentions, gold_mentions, rows_at
 from pel_ray.index import Index
 from pel_ray.metrics import RECALL_AT, GoldPolicy
 from pel_ray.nil import NilThreshold, read_threshold, store_threshold
@@ -49,7 +49,7 @@ class EvaluateSettings(Settings):
     encoder: str | None = None
     """The model that encodes the mentions; by default the one that made the vectors."""
     split: str = "test"
-    """Whose mentions are searched for."""
+    """The split whose mentions are linked."""
     train_split: str = "train"
     """Whose golds count as seen."""
     pool: Pool = "auto"
@@ -121,6 +121,7 @@ class EvaluatePlan:
         self.judge = self._judge()
         self.threshold = None if settings.tune_nil or settings.nil is False else read_threshold(self.judge)
         if settings.nil and self.threshold is None:
+            self._check_keeps_thresholds()
             raise ArtifactError(
                 f"{self.judge} has no NIL threshold. Choose one first: pel-ray {self.command} {settings.data} "
                 f"--vectors {settings.vectors} --split validation --tune-nil --out ..."
@@ -130,12 +131,16 @@ class EvaluatePlan:
 
     def _judge(self) -> Location:
         """The folder of the model whose scores tell NIL."""
-        if self.settings.tune_nil and not self.parts.is_saved:
-            raise SettingsError(
-                f"{self.parts.folder} is not a pel-ray model folder, so no threshold can be stored in it. Train one, "
-                "or encode with a saved model"
-            )
+        if self.settings.tune_nil:
+            self._check_keeps_thresholds()
         return self.parts.folder
+
+    def _check_keeps_thresholds(self) -> None:
+        if not self.parts.is_saved:
+            raise SettingsError(
+                f"{self.parts.folder} was not saved by pel-ray and keeps no NIL threshold. Train a model, or encode "
+                "the KB with one (`train --epochs 0` saves an untrained one)"
+            )
 
     def _index(self) -> Index:
         index = Index.open(locate(self.settings.index or ""))
@@ -220,7 +225,7 @@ def _systems(plan: EvaluatePlan, mentions: GoldMentions, pools: PoolFilter | Non
 def baseline_hits(plan: EvaluatePlan, mentions: GoldMentions, pools: PoolFilter | None) -> dict[str, Hits]:
     if not plan.baselines:
         return {}
-    texts = entities_at(plan.data.mentions, mentions.rows, ["mention"])
+    texts = rows_at(plan.data.mentions, mentions.rows, ["mention"])
     names = [texts[row]["mention"] for row in mentions.rows]
     return {name: BASELINES[name](plan.data.kb, names, plan.num_hits, pools) for name in plan.baselines}
 

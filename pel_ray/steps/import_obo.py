@@ -125,9 +125,9 @@ def _is_kept(term: Term, settings: OntologySettings, seen: dict[str, str], tally
         problem = f"{term.id} has no title. Give it a `name:`, or pass --on-error skip"
         tally.problem("terms", "without a title", term.where, problem)
     elif term.id in seen:
-        first = f"the id {term.id} stands twice, first at {seen[term.id]}"
+        first = f"the id {term.id} occurs twice, first at {seen[term.id]}"
         problem = f"{first}. Ids must be unique: remove one; --on-error skip keeps the first"
-        tally.problem("terms", "id stands twice", term.where, problem)
+        tally.problem("terms", "id occurs twice", term.where, problem)
     else:
         return True
     return False

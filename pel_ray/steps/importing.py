@@ -199,8 +199,8 @@ def _checked(rows: Iterable[Any], table: Table, tally: Tally) -> Iterator[Any]:
             problem = f"{row_id} has no {missing}. Give it one, or pass --on-error skip to leave it out"
             tally.problem(table.subject, f"without a {missing}", row.where, problem)
         elif row_id <= previous if table.sorted_ids else row_id in seen:
-            problem = f"the id {row_id} stands twice. Ids must be unique: remove one; --on-error skip keeps the first"
-            tally.problem(table.subject, "id stands twice", row.where, problem)
+            problem = f"the id {row_id} occurs twice. Ids must be unique: remove one; --on-error skip keeps the first"
+            tally.problem(table.subject, "id occurs twice", row.where, problem)
         else:
             if isinstance(row, Mention) and not row.entity_ids:
                 tally.note(table.subject, "NIL")

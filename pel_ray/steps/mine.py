@@ -13,7 +13,7 @@ from pydantic import Field
 from pel_ray.artifacts import Input, Request, Work, building, finished, read_manifest
 from pel_ray.chance import position
 from pel_ray.errors import ArtifactError, SettingsError
-from pel_ray.golds import GoldMentions, entities_at, gold_mentions
+from pel_ray.golds import GoldMentions, gold_mentions, rows_at
 from pel_ray.miner import Audit, Miner
 from pel_ray.mining import SCHEMA, Filter, FilterSettings, Summary
 from pel_ray.names import namesakes_of
@@ -187,7 +187,7 @@ def _example_numbers(mentions: GoldMentions) -> list[int]:
 def _readable(plan: MinePlan, rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Examples that a person can judge: the mention in its text, the gold, and the three hardest negatives."""
     wanted = {row for example in rows for row in (*example["gold_rows"][:1], *example["entity_rows"][:3])}
-    titles = {row: entity["title"] for row, entity in entities_at(plan.data.kb, wanted, ["title"]).items()}
+    titles = {row: entity["title"] for row, entity in rows_at(plan.data.kb, wanted, ["title"]).items()}
     for example in rows:
         number = example["mention_row"]
         (text,) = plan.data.mentions.rows(number, number + 1, MENTION_COLUMNS).to_pylist()

@@ -13,7 +13,7 @@ from pydantic import Field
 from pel_ray.chance import position
 from pel_ray.encoder import SETTINGS_FILE, ModelSettings, is_saved_model, load_model, load_parts, save_whole
 from pel_ray.errors import ArtifactError, MissingPackage
-from pel_ray.golds import entities_at, gold_mentions
+from pel_ray.golds import gold_mentions, rows_at
 from pel_ray.linker import Link, Linker
 from pel_ray.optimiser import OptimiserSettings
 from pel_ray.runtime import Resources, Workers
@@ -205,7 +205,7 @@ class Quickstart:
             for number in chosen
         ]
         rows = (row for number in chosen for row in tested.golds[number])
-        found = entities_at(data.kb, rows, ["entity_id", "title"])
+        found = rows_at(data.kb, rows, ["entity_id", "title"])
         golds = [{found[row]["entity_id"]: found[row]["title"] for row in tested.golds[number]} for number in chosen]
         links = Linker.load(self.folder("run"), k=NUM_CANDIDATES).link(texts)
         return [Example(text["mention"], *of) for text, of in zip(texts, zip(golds, links, strict=True), strict=True)]

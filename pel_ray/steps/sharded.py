@@ -10,7 +10,7 @@ from typing import Any
 
 from pel_ray import console
 from pel_ray.errors import ResourceError, StorageError
-from pel_ray.runtime import Ask, Resources, Workers, free_cpus, resolve_ask, workers
+from pel_ray.runtime import Ask, Resources, Workers, is_free, resolve_ask, workers
 from pel_ray.runtime_session import ray_session
 from pel_ray.shard_work import SECONDS_BETWEEN_NOTES, ShardJob, ShardWorker, partly_done
 from pel_ray.vectors import Shard
@@ -31,9 +31,8 @@ def at_work(resources: Resources, within: Workers | None = None) -> Iterator[tup
 
 def _tell_if_busy(ask: Ask) -> None:
     """On a cluster that others use too, the first worker may have to wait for them."""
-    free = free_cpus()
-    if free < ask.cpus:
-        console.say(f"waiting for {ask}: other work has all but {free:g} of the CPUs")
+    if not is_free(ask):
+        console.say(f"waiting for {ask}: other work has them")
 
 
 def finish_shards(
@@ -97,7 +96,7 @@ def _watching(job: ShardJob, partly: Callable[[int], None] | None) -> Iterator[N
 
 def missing_shards(job: ShardJob, shards: Sequence[Shard]) -> list[Shard]:
     """What an earlier run has left to do."""
-    names = set(job.folder.names())
+    names = job.names()
     for name in names:
         # Attempts of an earlier run count no more: whoever runs it again may have mended what killed the workers.
         if name.startswith(f"attempt-{job.phase}"):

@@ -38,7 +38,7 @@ class LoopSettings(Settings):
     """How any training runs, whatever it trains; as the first of two bases it comes last in specs and --help."""
 
     precision: Precision = "auto"
-    """Of the computation; auto: bf16 or fp16 where the hardware has it, else fp32."""
+    """Floating-point type of the computation; auto: bf16 or fp16 where the hardware has it, else fp32."""
     checkpoint_steps: int = Field(default=500, ge=1)
     """Steps from one checkpoint to the next; each epoch ends with one too."""
     keep_checkpoints: int = Field(default=2, ge=1)

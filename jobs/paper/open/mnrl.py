@@ -24,7 +24,7 @@ from torch import nn
 
 from pel_ray.encoder import BiEncoder, Side, is_saved_model, load_model, save_whole
 from pel_ray.errors import PelRayError
-from pel_ray.golds import entities_at
+from pel_ray.golds import rows_at
 from pel_ray.optimiser import learning_rate, make_optimiser
 from pel_ray.progress import RateProgress
 from pel_ray.spec import resolve
@@ -64,10 +64,10 @@ def train(model: BiEncoder, plan: TrainPlan) -> None:
     both = SentenceModel(model).train()
     loss = MultipleNegativesRankingLoss(both)
     optimiser = make_optimiser(both, settings)
-    rows = entities_at(plan.data.mentions, mentions.rows, MENTION_COLUMNS)
+    rows = rows_at(plan.data.mentions, mentions.rows, MENTION_COLUMNS)
     texts = model.texts.mentions([rows[row] for row in mentions.rows])
     golds = [golds[0] for golds in mentions.golds]
-    entities = entities_at(plan.data.kb, golds, FIELDS)
+    entities = rows_at(plan.data.kb, golds, FIELDS)
     entity_texts = dict(zip(entities, model.texts.entities(list(entities.values())), strict=True))
     num_steps = -(-len(texts) // settings.batch_size)
     num_all = num_steps * settings.epochs
