@@ -137,9 +137,9 @@ def page(tables: Tables, gradients: str, curves: str, notes: str) -> str:
 
 Made by `python docs/results.py` from `docs/results/records/`, which `python docs/results.py collect` makes from what
 the pipelines in `jobs/paper/open/` leave; do not edit it. The paper's data need a licence or a network, and its sizes
-a GPU: `jobs/paper/` has specs for them, which we could not run. What stands here was run on open data with small
-models on two CPU cores, as the specs say; the paper's figures beside it are for MedMentions and ZESHEL, so compare the
-order of rows and not their height.
+a GPU: `jobs/paper/` has specs for them, which we could not run. What stands here was run on open data
+([what they are](data.md#the-data-of-the-results)) with small models on two CPU cores, as the specs say; the paper's
+figures beside it are for MedMentions and ZESHEL, so compare the order of rows and not their height.
 
 In brackets: 95% intervals, from {NUM_RESAMPLES:,} resamples of the test documents (of auPR in its table: 200); those of
 differences compare the same mentions, over the seeds that both rows have. An ordering *holds* if the interval of its

@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -78,6 +79,16 @@ def _own_signals() -> Iterator[list[int]]:
     handlers = {number: handler for number, handler in found.items() if callable(handler)}
     for number in handlers:
         signal.signal(number, note)
+    shown = sys.unraisablehook
+
+    def note_lost(lost: sys.UnraisableHookArgs) -> None:
+        # Of Ray's own handler, after a fork.
+        if isinstance(lost.exc_value, SystemExit) and lost.exc_value.code in handlers:
+            noted.append(lost.exc_value.code)
+        else:
+            shown(lost)
+
+    sys.unraisablehook = note_lost
     try:
         yield noted
     except SystemExit as end:
@@ -86,6 +97,7 @@ def _own_signals() -> Iterator[list[int]]:
             raise
         raise SystemExit(128 + end.code) from end
     finally:
+        sys.unraisablehook = shown
         for number, handler in handlers.items():
             signal.signal(number, handler)
 

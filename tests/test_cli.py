@@ -81,6 +81,24 @@ def test_every_command_but_those_of_the_job_server_takes_an_address_and_runs_the
     assert "address" in {parameter.name for parameter in command.params}
 
 
+SIGNALLED_WHERE_EXCEPTIONS_GET_LOST = """
+import signal
+from pel_ray.cli import end_by_signal
+signal.signal(signal.SIGTERM, end_by_signal)
+class Lost:
+    def __del__(self):
+        signal.raise_signal(signal.SIGTERM)
+Lost()
+signal.pause()
+"""
+
+
+def test_a_signal_is_not_lost_where_python_drops_exceptions() -> None:
+    command = [sys.executable, "-c", SIGNALLED_WHERE_EXCEPTIONS_GET_LOST]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (143, "", "")
+
+
 def test_wrong_usage_exits_with_2(pel_ray: RunCommand) -> None:
     for arguments in (["nonsense"], ["import", "obo"], ["import", "obo", "x", "--out", "o", "--validation", "2"]):
         result = pel_ray(*arguments)

@@ -6,6 +6,7 @@ import io
 import os
 import signal
 import sys
+import threading
 from typing import NoReturn
 
 import click
@@ -41,6 +42,7 @@ COMMANDS = {
     ),
     "doctor": ("pel_ray.cli.doctor:command", "Say what this machine has, what is missing and how to get it."),
 }
+SECONDS_TO_GO_ON = 0.05
 
 
 @click.group(
@@ -58,11 +60,28 @@ def cli() -> None:
     """
 
 
+def end_by_signal(number: int, _: object) -> NoReturn:
+    """Schedulers stop jobs so: ends as an error does, with what was begun cleared away."""
+    shown = sys.unraisablehook
+
+    def again(lost: sys.UnraisableHookArgs) -> None:
+        # Python drops an exception that meets it in __del__ or after a fork, and would go on as if nothing had been.
+        if isinstance(lost.exc_value, SystemExit):
+            # From a thread, for here it would be dropped too.
+            later = threading.Timer(SECONDS_TO_GO_ON, os.kill, (os.getpid(), number))
+            later.daemon = True
+            later.start()
+        else:
+            shown(lost)
+
+    sys.unraisablehook = again
+    sys.exit(128 + number)
+
+
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Runs the command line; a user's mistake is one line and exit code 1, wrong usage 2, Ctrl-C 130."""
     for name in ("SIGTERM", "SIGHUP"):
-        # Schedulers stop jobs so: end like an error does, with what was begun cleared away.
-        signal.signal(getattr(signal, name), lambda number, _: sys.exit(128 + number))
+        signal.signal(getattr(signal, name), end_by_signal)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
