@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from results_collect import collect
-from results_differences import NO_HARM, NUM_RESAMPLES, Outcome
-from results_paper import NIL, PLANNED, RETRIEVAL_32, name_of
+from results_differences import NO_HARM, NUM_RESAMPLES, Outcome, Verdict
+from results_paper import NIL, PLANNED, RETRIEVAL_32, ROWS_OF, name_of
 from results_records import Record, Records
 from results_tables import NOT_RUN, Tables
 
@@ -37,6 +37,7 @@ FIGURE = "zero-shot-worlds"
 COMPARED = PLANNED[FIGURE][:4]
 """The table and rows of the figure of gradient norms, which the paper has of ZESHEL."""
 GRADIENTS, CURVES = "Gradient norms of CE and Pb, with random and mixed negatives", "Precision against recall of NIL"
+SHORTER = ("retrieval", "zero-shot-longer", "zero-shot")
 TITLES = {
     "longer": "Retrieval",
     "retrieval": "Retrieval, short runs",
@@ -57,24 +58,40 @@ OUTCOMES: list[tuple[Outcome, bool, str]] = [
     ("not run", False, "Not run"),
 ]
 """What became of an ordering, and whether seeds cannot have agreed on it."""
+SAID: dict[Outcome, str] = {"holds": "appear", "not shown": "do not appear", "reversed": "are reversed"}
 
 
 def in_short(tables: Tables) -> str:
-    """The paper's orderings by what became of them; of those that were not run only how many."""
+    """The paper's orderings by what became of them; of shorter runs, and of what was not run, only how many."""
+    papers = [
+        (name, verdict)
+        for name, verdicts in tables.verdicts.by_table.items()
+        for verdict in verdicts
+        if not verdict.is_ours
+    ]
     lines = []
     for outcome, is_single, title in OUTCOMES:
         found = [
             (TITLES[name], verdict)
-            for name, verdicts in tables.verdicts.by_table.items()
-            for verdict in verdicts
-            if verdict.outcome == outcome and (verdict.num_runs == 1) == is_single and not verdict.is_ours
+            for name, verdict in papers
+            if verdict.outcome == outcome and (verdict.num_runs == 1) == is_single and not is_shorter(name, verdict)
         ]
         if found and outcome == "not run":
             counts = Counter(table for table, _ in found)
             lines.append(f"- **{title}** ({len(found)}): {', '.join(f'{table} {n}' for table, n in counts.items())}")
         elif found:
             lines += [f"- **{title}** ({len(found)})", *(f"  - {table}: {verdict.line}" for table, verdict in found)]
+    shorter = Counter(verdict.outcome for name, verdict in papers if is_shorter(name, verdict))
+    del shorter["not run"]
+    if shorter:
+        counts = ", ".join(f"{number} {SAID[outcome]}" for outcome, number in sorted(shorter.items()))
+        lines.append(f"- **Of shorter runs and other splits**, each in its own table below: {counts}")
     return "\n".join(lines)
+
+
+def is_shorter(name: str, verdict: Verdict) -> bool:
+    """Whether a longer table has the same rows; norms of gradients name theirs at their end."""
+    return name in SHORTER or any(verdict.claim.endswith(ROWS_OF[table]) for table in SHORTER)
 
 
 def draw_gradients(records: Records, file: Path) -> bool:

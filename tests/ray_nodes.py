@@ -15,6 +15,7 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 from tests.killing import SECONDS, does_our_work, wait_for
@@ -23,6 +24,7 @@ from tests.processes import descendants, end_all, program, with_start
 HERE = "127.0.0.1"
 OBJECT_STORE_BYTES = 100 << 20
 NUM_WORKER_PORTS = 60
+NUM_PORTS = 1_000
 
 
 @dataclass
@@ -61,13 +63,14 @@ class Cluster:
 
     folder: Path
     token: str
-    dashboard_port: int
-    gcs_port: int
-    first_worker_port: int
-    """Each node has a range of its own, below those that the kernel hands out."""
+    ports: Iterator[int]
+    """That nobody else takes: below those that the kernel hands out, which any connection may get meanwhile."""
     nodes: list[Node] = field(default_factory=list)
     """Those that should be alive, the head first."""
     num_started: int = 0
+
+    def __post_init__(self) -> None:
+        self.dashboard_port, self.gcs_port = next(self.ports), next(self.ports)
 
     @property
     def address(self) -> str:
@@ -127,18 +130,22 @@ class Cluster:
 
     def _wait_for_nodes(self) -> None:
         """Until the head knows of all, and has missed those that ended."""
-        wait_for(lambda: self.num_alive() == len(self.nodes), every=0.5)
+        try:
+            wait_for(lambda: self.num_alive() == len(self.nodes), every=0.5)
+        except AssertionError as error:
+            logs = [*(node.log for node in self.nodes), *self.folder.glob("ray/session_latest/logs/dashboard*.log")]
+            raise AssertionError(f"{error}\n" + "\n".join(log.read_text()[-2000:] for log in logs)) from error
 
     def _start(self, *options: str, wrapped_by: Sequence[str] = ()) -> Node:
-        # By how many were started: one that takes the place of another must not share what a living one has.
-        first_port = self.first_worker_port + self.num_started * NUM_WORKER_PORTS
         log_file = self.folder / f"node-{self.num_started}.log"
         self.num_started += 1
         command = [*wrapped_by, sys.executable, "-m", "ray.scripts.scripts", "start", "--block"]
         command += ["--disable-usage-stats", f"--object-store-memory={OBJECT_STORE_BYTES}", *options]
         # The default is one port for every Ray of a machine, and a head whose agent lacks it starts no jobs.
-        command += [f"--dashboard-agent-listen-port={free_port()}", f"--dashboard-agent-grpc-port={free_port()}"]
-        command += [f"--min-worker-port={first_port}", f"--max-worker-port={first_port + NUM_WORKER_PORTS - 1}"]
+        agent_ports = next(self.ports), next(self.ports)
+        command += [f"--dashboard-agent-listen-port={agent_ports[0]}", f"--dashboard-agent-grpc-port={agent_ports[1]}"]
+        worker_ports = list(islice(self.ports, NUM_WORKER_PORTS))
+        command += [f"--min-worker-port={worker_ports[0]}", f"--max-worker-port={worker_ports[-1]}"]
         with open(log_file, "wb") as log:
             process = subprocess.Popen(
                 command, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder
@@ -165,7 +172,8 @@ def ray_nodes(num_workers: int = 1, num_cpus: int = 1) -> Iterator[Cluster]:
     """A head and workers with `num_cpus` each; all their processes are gone when the block ends, also by an error."""
     # Sockets are in here, and their paths may have 107 characters at most.
     folder = Path(tempfile.mkdtemp(prefix="pel-", dir="/tmp"))
-    cluster = Cluster(folder, secrets.token_hex(32), free_port(), free_port(), 20_000 + secrets.randbelow(10_000))
+    holder, ports = reserved_ports()
+    cluster = Cluster(folder, secrets.token_hex(32), iter(ports))
     (folder / "token").write_text(cluster.token)
     try:
         cluster.start_head()
@@ -178,7 +186,22 @@ def ray_nodes(num_workers: int = 1, num_cpus: int = 1) -> Iterator[Cluster]:
         for node in cluster.nodes:
             node.end()
         wait_for(lambda: not _killed(cluster), every=0.2)
+        holder.close()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def reserved_ports() -> tuple[socket.socket, range]:
+    """A range of ports for one cluster, and what keeps it from other tests: a socket on the port before it."""
+    blocks = range(12_000, 32_000, NUM_PORTS)
+    for first in secrets.SystemRandom().sample(blocks, len(blocks)):
+        holder = socket.socket()
+        try:
+            holder.bind((HERE, first))
+        except OSError:
+            holder.close()
+        else:
+            return holder, range(first + 1, first + NUM_PORTS)
+    raise AssertionError("no ports are left")
 
 
 def _killed(cluster: Cluster) -> list[int]:
