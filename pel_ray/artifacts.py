@@ -60,12 +60,7 @@ class Request:
 
     def differences(self, other: Request) -> list[str]:
         """The keys in which the work in a folder (`other`) differs from this request."""
-        here, there = _flat(self._what_counts()), _flat(other._what_counts())
-        return [
-            _difference(key, there.get(key), here.get(key))
-            for key in sorted(here.keys() | there.keys())
-            if here.get(key) != there.get(key)
-        ]
+        return differences(self._what_counts(), other._what_counts())
 
     def _what_counts(self) -> dict[str, Any]:
         return {
@@ -82,6 +77,16 @@ class Request:
     def from_json(cls, content: Mapping[str, Any]) -> Request:
         inputs = {role: Input(**source) for role, source in content["inputs"].items()}
         return cls(kind=content["kind"], inputs=inputs, settings=content["settings"], version=content["version"])
+
+
+def differences(asked: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
+    """What differs between what is asked for and what is there, key by key, in words."""
+    here, there = _flat(asked), _flat(found)
+    return [
+        _difference(key, there.get(key), here.get(key))
+        for key in sorted(here.keys() | there.keys())
+        if here.get(key) != there.get(key)
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)

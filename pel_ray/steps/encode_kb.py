@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from pel_ray.artifacts import MANIFEST, Input, Manifest, Request, Work, building, finished, read_manifest
+from pel_ray.artifacts import MANIFEST, Input, Manifest, Request, Work, building, differences, finished, read_manifest
 from pel_ray.batches import BatchTokens
 from pel_ray.encoder import ModelSettings, Precision, load_parts
 from pel_ray.errors import ArtifactError, SettingsError
@@ -174,13 +174,10 @@ def _open_reuse(folder: Location, request: Request) -> VectorFolder:
         )
     # What else differs, such as the KB, is what is new.
     names = ("model", "store", "views")
-    here, there = (
-        Request(kind="vectors", inputs={}, settings={name: one.settings[name] for name in names})
-        for one in (asked, found)
-    )
-    if differences := here.differences(there):
+    here, there = ({name: one.settings[name] for name in names} for one in (asked, found))
+    if differing := differences(here, there):
         raise ArtifactError(
-            f"{folder} was encoded otherwise: {'; '.join(differences)}. Encode without --reuse, or with these settings"
+            f"{folder} was encoded otherwise: {'; '.join(differing)}. Encode without --reuse, or with these settings"
         )
     return old
 
