@@ -19,6 +19,8 @@ OLD_WEIGHTS = "pytorch_model.bin"
 NUMBERED_AFTER_PADDING = ("roberta", "xlm-roberta", "camembert", "longformer")
 """Encoders whose first piece has the position after that of the padding."""
 _WHOLE = "Is the download or copy whole?"
+_TOKENIZERS = ("tokenizer", "vocab", "spiece", "sentencepiece", "spm")
+"""How the names of their files begin."""
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".h5", ".msgpack", ".onnx", ".ot")
 
 
@@ -99,6 +101,8 @@ def num_positions(config: Any) -> int | None:
 def load_tokenizer(folder: Location) -> Any:
     from transformers import AutoTokenizer
 
+    if not any(name.startswith(_TOKENIZERS) for name in folder.names()):
+        raise ArtifactError(f"{folder} has no tokenizer in it. Expected the model/ of a run, or a Hugging Face encoder")
     try:
         with on_disk(folder, lambda name: "/" not in name and not name.endswith(_WEIGHTS)) as path:
             tokenizer = AutoTokenizer.from_pretrained(path)
